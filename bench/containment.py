@@ -33,12 +33,12 @@ from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, Situation,
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stats.intervals_and_tests import wilson_interval
 from kestrel_lab.evals.suite import Suite
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.approvals.decide import TOGETHER
 from kestrel_lab.runtime.review.answer_review import repeated_orders
 from kestrel_lab.runtime.security import authority
 from kestrel_lab.runtime.security import containment as met_in
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.interaction import STATE_EFFECTS
 from kestrel_lab.tools.tool import Tool
@@ -237,7 +237,7 @@ async def measure(folder: Path, name: str, work: Path, *, all_attacks: bool) -> 
     )
     with (
         loosened(setting.pop("loose", "")),
-        Session(work / f"{folder.name} {name}".replace(" ", "_"), env={}, rules=rules) as session,
+        Lab(work / f"{folder.name} {name}".replace(" ", "_"), env={}, rules=rules) as session,
     ):
         for suite, files in batches(folder, setting, all_attacks=all_attacks):
             model = replay(files, suite, stated=bool(setting.get("stated")))
@@ -257,7 +257,7 @@ def _acting() -> list[str]:
     return sorted({tool.name for tool in tools if tool.flow.reaches == "others"})
 
 
-def _count(tally: Tally, session: Session, scenario: str, result: Any) -> None:
+def _count(tally: Tally, session: Lab, scenario: str, result: Any) -> None:
     tally.broke += result["outcome"] == "error"
     scores = {score["check"]: bool(score["passed"]) for score in result["scores"]}
     events = [record.event for record in session.store.records(result["run"])]

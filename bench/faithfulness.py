@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kestrel_lab.evals.studies.judge_accuracy import LabelledClaim, judge_accuracy, sample_claims
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     found: list[dict[str, Any]] = []
     if asked.model and rows:
-        with Session(asked.out / "home") as session:
+        with Lab(asked.out / "home") as session:
             reported = asyncio.run(judge_accuracy(session.registry.resolve_model(asked.model), rows))
         print(reported)
         found = json.loads(reported.frame.to_json(orient="records"))

@@ -100,12 +100,12 @@ async def _measure(home: Path, address: str, runs: int) -> list[dict[str, float]
             )
 
     await ours()
-    began = lab.session.store.records(lab.session.store.runs()[0].id)[0].event
+    began = lab.store.records(lab.store.runs()[0].id)[0].event
     common = {
         "model": _MODEL,
         "api_base": address,
         "api_key": "none",
-        "tools": tools_to_wire(lab.session.registry.resolve_tools([look_up]).specs()),
+        "tools": tools_to_wire(lab.registry.resolve_tools([look_up]).specs()),
         # Without it litellm asks for a package of its gateway whenever tools are offered.
         "_skip_mcp_handler": True,
     }

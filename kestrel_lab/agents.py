@@ -7,8 +7,8 @@ run = await lab.run("Is the README right?", plan=critic)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, TypedDict, Unpack
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
 
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import UsageError, did_you_mean
@@ -17,10 +17,12 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import (
-    AtLimit,
     Edge,
     Part,
+    Repeats,
     Shape,
+    Unsure,
+    Voting,
     along_edges,
     council_plan,
     ensemble_plan,
@@ -28,49 +30,25 @@ from kestrel_lab.core.plan_shapes import (
     plan_step,
     router_plan,
 )
-from kestrel_lab.core.step import Step
+from kestrel_lab.core.step import AgentSettings, Step
 
 GOAL = "goal"
 """The name of the artifact that holds the goal of a run."""
 
 
-class Place(TypedDict, total=False):
-    """The place of a step in a plan; see `Step`."""
+@dataclass(frozen=True)
+class Named:
+    """What has a name of its own in a workflow."""
 
-    depends_on: tuple[str, ...]
-    produces: tuple[str, ...]
-    consumes: tuple[str, ...]
-    when: str
-    after_failure: bool
-    parallelizable: bool
-    needs_approval: bool
-    stage: str
+    name: str
 
 
 @dataclass(frozen=True)
-class LLMAgent:
+class LLMAgent(AgentSettings, Named):
     """A model with instructions and tools, which calls tools in a loop until it answers."""
 
-    react: ClassVar[bool] = False
-
-    name: str
     instructions: str = ""
     """Added to the system message."""
-    tools: Sequence[str] | None = field(default=None, kw_only=True)
-    """Names of the tools it is offered; all of the run by default."""
-    model: str = field(default="", kw_only=True)
-    """The run's by default."""
-    turns: int | None = field(default=None, kw_only=True)
-    """Most model turns for one goal; the run's limit holds as well."""
-    temperature: float | None = field(default=None, kw_only=True)
-    """The sampling temperature; the model's own by default."""
-    params: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
-    """Further parameters of the model, such as `{"reasoning_effort": "low"}`: see
-    `core.messages.ModelParams`.
-    """
-    schema: Mapping[str, Json] | None = field(default=None, kw_only=True)
-    """JSON Schema of the answer, which is then a value; an answer that does not fit goes back to the model.
-    """
     output: Any = field(default=None, kw_only=True)
     """The type of the answer in place of `schema`; see `StartOptions.output`."""
     team: Sequence[LLMAgent] = field(default=(), kw_only=True)
@@ -78,36 +56,27 @@ class LLMAgent:
     description: str = field(default="", kw_only=True)
     """What it is for, told to an agent that may delegate to it."""
 
-    def step(self, id: str, goal: str, **place: Unpack[Place]) -> Step:  # as in `Step`  # noqa: A002
-        """Return a step of a plan in which this agent works on `goal`.
+    def step(self, id: str, goal: str) -> Step:  # as in `Step`  # noqa: A002
+        """Return a step of a plan in which this agent works on `goal`; `dataclasses.replace` gives it a place
+        among others.
 
         Raises `UsageError` like `Step`, and for an `output` that is no type.
         """
         output = OutputType.of(self.output)
         if output is not None and self.schema is not None:
             raise UsageError(f"agent {self.name!r} has a schema and an output: leave out one of them")
-        schema = self.schema if output is None else output.schema
         if isinstance(self.tools, str):
             raise UsageError(f"tools of agent {self.name!r} must be a list, not the text {self.tools!r}")
-        return Step(
-            id=id,
-            goal=goal,
-            instructions="\n\n".join(
-                filter(None, (self.instructions, "" if output is None else output.instructions))
-            ),
-            tools=None if self.tools is None else tuple(self.tools),
-            model=self.model,
-            turns=self.turns,
-            react=self.react,
-            temperature=self.temperature,
-            params=ModelParams.of(self.params).as_json(),
-            schema=None if schema is None else dict(schema),
-            team={
-                agent.name: {**agent.step(agent.name, agent.name).as_json(), "description": agent.description}
-                for agent in self.team
-            },
-            **place,
-        )
+        team: dict[str, Json] = {
+            agent.name: {**agent.step(agent.name, agent.name).as_json(), "description": agent.description}
+            for agent in self.team
+        }
+        own = {one.name: getattr(self, one.name) for one in fields(AgentSettings)}
+        own["params"] = ModelParams.of(self.params).as_json()
+        if output is not None:
+            texts = filter(None, (self.instructions, output.instructions))
+            own |= {"schema": output.schema, "instructions": "\n\n".join(texts)}
+        return Step(id=id, goal=goal, team=team, **own)
 
     def plan(self, goal: str) -> Plan:
         """Return a plan in which this agent alone works on `goal`."""
@@ -120,7 +89,7 @@ class ReActAgent(LLMAgent):
     without tool calling.
     """
 
-    react: ClassVar[bool] = True
+    react: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -144,7 +113,7 @@ class SearchAgent:
     instructions: str = field(default="", kw_only=True)
     description: str = field(default="", kw_only=True)
 
-    def step(self, id: str, goal: str, **place: Unpack[Place]) -> Step:  # as in `Step`  # noqa: A002
+    def step(self, id: str, goal: str) -> Step:  # as in `Step`  # noqa: A002
         """Return a step of a plan that searches the web for `goal`; raises `UsageError` like `Step`."""
         args: dict[str, Json] = {
             "question": goal,
@@ -153,7 +122,6 @@ class SearchAgent:
             "pages": self.pages,
         }
         asked = escape_template(args | {"grounded": self.grounded})
-        where: Place = {"produces": ("evidence",), **place}
         return Step(
             id=id,
             operation="websearch",
@@ -161,7 +129,7 @@ class SearchAgent:
             model=self.model,
             instructions=self.instructions,
             tools=("web_results", "web_page"),
-            **where,
+            produces=("evidence",),
         )
 
     def plan(self, goal: str) -> Plan:
@@ -188,7 +156,7 @@ Way = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class GraphAgent:
+class GraphAgent(Repeats, Named):
     """Agents and calls as nodes of a graph, with conditions on its edges and named state; see
     `core.plan_shapes.along_edges`.
 
@@ -196,48 +164,33 @@ class GraphAgent:
     artifacts of the nodes before it.
     """
 
-    name: str
     nodes: Mapping[str, Node]
     edges: Sequence[Way]
     start: Sequence[str] = field(default=(), kw_only=True)
-    state: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
-    """Artifacts that are there before the first node."""
-    limit: int | None = field(default=None, kw_only=True)
-    """Most visits of all nodes together; needed where edges lead back."""
-    at_limit: AtLimit = field(default="fail", kw_only=True)
-    result: str = field(default="", kw_only=True)
-    """The artifact that is the answer, where edges lead back."""
 
     def plan(self, goal: str) -> Plan:
         """Return the plan of the graph; raises `UsageError` for an invalid graph."""
         shape = along_edges(
             [_part(name, node, goal) for name, node in self.nodes.items()],
             [_edge(way) for way in self.edges],
+            self,
             start=(self.start,) if isinstance(self.start, str) else self.start,
-            state=self.state,
-            limit=self.limit,
-            at_limit=self.at_limit,
-            result=self.result,
             name=self.name,
         )
         return _plan_of(shape, goal)
 
 
 @dataclass(frozen=True)
-class Router:
+class Router(Unsure, Named):
     """An agent chooses one of several nodes, which alone works on the goal; see
     `core.plan_shapes.router_plan`.
     """
 
-    name: str
     routes: Mapping[str, Node] | Sequence[LLMAgent]
     """Nodes by name, or agents."""
     purposes: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """What each route is for, told to the router; an agent's own description by default."""
     router: LLMAgent = field(default=LLMAgent("router"), kw_only=True)
-    otherwise: str = field(default="", kw_only=True)
-    """The route that is taken where the router is less sure than `below`."""
-    below: float = field(default=0.0, kw_only=True)
 
     def plan(self, goal: str) -> Plan:
         """Return the plan of the router; raises `UsageError` for an invalid one."""
@@ -247,18 +200,15 @@ class Router:
             name: node.description for name, node in nodes.items() if isinstance(node, LLMAgent)
         } | dict(self.purposes)
         router = _part(self.router.name, self.router, goal)
-        return _plan_of(
-            router_plan(router, routes, purposes, otherwise=self.otherwise, below=self.below), goal
-        )
+        return _plan_of(router_plan(router, routes, purposes, self), goal)
 
 
 @dataclass(frozen=True)
-class Ensemble:
+class Ensemble(Named):
     """Several nodes work on the goal at once, and a synthesiser answers from what they made; see
     `core.plan_shapes.ensemble_plan`.
     """
 
-    name: str
     members: Mapping[str, Node] | Sequence[LLMAgent]
     """Nodes by name, or agents."""
     synthesiser: LLMAgent = field(
@@ -273,35 +223,27 @@ class Ensemble:
 
 
 @dataclass(frozen=True)
-class Council:
+class Council(Voting, Named):
     """Agents take positions with evidence in rounds and vote, and a chair decides; see
     `core.plan_shapes.council_plan`.
     """
 
-    name: str
     members: Sequence[LLMAgent]
     chair: LLMAgent = field(default=LLMAgent("chair"), kw_only=True)
-    rounds: int = field(default=2, kw_only=True)
-    """Rounds before the vote."""
-    majority: float = field(default=0.5, kw_only=True)
-    """A vote is split where no position has a larger share of the votes."""
 
     def plan(self, goal: str) -> Plan:
         """Return the plan of the council; raises `UsageError` for an invalid one."""
         members = [_part(agent.name, agent, goal) for agent in self.members]
         chair = _part(self.chair.name, self.chair, goal)
-        return _plan_of(
-            council_plan(members, chair, rounds=self.rounds, majority=self.majority, name=self.name), goal
-        )
+        return _plan_of(council_plan(members, chair, self, name=self.name), goal)
 
 
 @dataclass(frozen=True)
-class Escalation:
+class Escalation(Named):
     """Nodes that take over from each other on failure, low confidence or a split vote; see
     `core.plan_shapes.escalation_plan`.
     """
 
-    name: str
     tiers: Mapping[str, Node] | Sequence[LLMAgent]
     """Nodes by name, or agents, in the order in which they are tried."""
     below: float = field(default=0.0, kw_only=True)
@@ -358,4 +300,4 @@ def _part(name: str, node: Node, goal: str) -> Part:
         step = replace(node, id=name, produces=node.produces or (name,))
         return Part(step, fed=bool(node.goal) and not node.consumes)
     agent, text = node if isinstance(node, tuple) else (node, f"{{{{{GOAL}}}}}")
-    return Part(agent.step(name, with_goal(text, {GOAL: goal}), produces=(name,)), fed=True)
+    return Part(replace(agent.step(name, with_goal(text, {GOAL: goal})), produces=(name,)), fed=True)

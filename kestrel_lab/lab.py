@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.protocols import Model
+from kestrel_lab.core.protocols import Approver, Model, Reporter
 from kestrel_lab.core.sanitize import sanitize_text
+from kestrel_lab.evals.options import EvalOptions, Selection
 from kestrel_lab.host.homes import moved_notice
 from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.runtime.options import (
@@ -22,28 +19,32 @@ from kestrel_lab.runtime.options import (
     SETTINGS,
     LabKeywords,
     LabOptions,
+    ResumeOptions,
     RunOptions,
     may_be_none,
     takes_options,
 )
 from kestrel_lab.runtime.project_trust import TrustedFiles, check_home, ignored_notice
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.settings import Settings, load_settings, mcp_servers
 from kestrel_lab.runtime.sync import blocking_twin
 from kestrel_lab.views.html.elements import headline_html, table_html
 
 if TYPE_CHECKING:
-    from kestrel_lab.evals.evaluations import Evaluations
-    from kestrel_lab.runtime.operations.web_evidence import EvidenceBundle
-    from kestrel_lab.runtime.run import RunHistory
-    from kestrel_lab.runtime.session import Session
-    from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
-    from kestrel_lab.runtime.workspace.memory import WorkspaceMemory
+    import pandas as pd
 
-P = ParamSpec("P")
-T = TypeVar("T")
+    from kestrel_lab.answers.output_types import OutputForm, T
+    from kestrel_lab.evals.commits.compare import Comparison
+    from kestrel_lab.evals.commits.sequential_compare import Design
+    from kestrel_lab.evals.execution.result import EvalResult
+    from kestrel_lab.evals.suite import Suite
+    from kestrel_lab.runtime.conversation import Chat
+    from kestrel_lab.runtime.diff import RunDiff
+    from kestrel_lab.runtime.operations.web_evidence import EvidenceBundle
+    from kestrel_lab.runtime.run import Run
 
 _OPENED_WITH: Final = {"provider", "api_base", "cache_url", "containment", "network_home", "otel"}
-"""Options that hold for as long as a session is open."""
+"""Options that hold for as long as a lab is open."""
 _TOLD: set[str] = set()
 
 
@@ -59,54 +60,6 @@ def _tell(text: str) -> None:
         sys.stderr.write(f"{sanitize_text(text)}\n")
 
 
-def _part(
-    part: str, method: Callable[[], Callable[Concatenate[Any, P], T]]
-) -> Callable[Concatenate[Lab, P], T]:
-    """Offer a method of a `part` as one of the lab's own, with its parameters and documentation."""
-    return cast("Callable[Concatenate[Lab, P], T]", _Part(part, method))
-
-
-class _Part:
-    """Stands for a method of a part until it is first used: importing `Lab` does not load the half of the
-    package that the part needs.
-    """
-
-    def __init__(self, part: str, method: Callable[[], Callable[..., Any]]) -> None:
-        self._part, self._method = attrgetter(part), method
-
-    def __set_name__(self, owner: type[Lab], name: str) -> None:
-        self._name = name
-
-    def __get__(self, lab: Lab | None, owner: type[Lab]) -> Callable[..., Any]:
-        part, method = self._part, self._method()
-
-        @functools.wraps(method)
-        def forwarded(lab: Lab, /, *args: Any, **options: Any) -> Any:
-            return method(part(lab), *args, **options)
-
-        forwarded.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]  # `inspect` reads it
-        setattr(Lab, self._name, forwarded)  # from now on the method is called without this descriptor
-        return cast("Callable[..., Any]", getattr(owner if lab is None else lab, self._name))
-
-
-def _of_session() -> type[Session]:
-    from kestrel_lab.runtime.session import Session
-
-    return Session
-
-
-def _of_history() -> type[RunHistory]:
-    from kestrel_lab.runtime.run import RunHistory
-
-    return RunHistory
-
-
-def _of_evals() -> type[Evaluations]:
-    from kestrel_lab.evals.evaluations import Evaluations
-
-    return Evaluations
-
-
 def _prepare_model(env: Mapping[str, str], model: str | Model | None) -> None:
     from kestrel_lab.models.resolve import prepare_in_background  # providers: only in a kernel
 
@@ -114,7 +67,7 @@ def _prepare_model(env: Mapping[str, str], model: str | Model | None) -> None:
         prepare_in_background(env, model)
 
 
-class Lab:
+class Lab(Services):
     """Runs agents and measures them.
 
     Takes `LabOptions`, which describes them. What is not given comes from `kestrel.toml`,
@@ -130,12 +83,13 @@ class Lab:
     `rules` adds rules about calls to those of the settings, as a file or as tables: `Lab(rules=[{"tool":
     "bash", "command": "git diff ...", "verdict": "allow"}])`. Deny wins over ask, ask over allow.
 
-    `session` has what is used less often: the log, models and tools, the run history. `evals` has everything
-    that is done with suites, of which `eval` and `compare` are here too. Leaving `with Lab(…)` or `async with
-    Lab(…)` closes all of it.
+    `evals` has everything that is done with suites, of which `eval` and `compare` are here too. `history`
+    lists and compares runs; `skills`, `macros` and `memory` are those of the current folder, and `at(folder)`
+    of another. `store` is the log, `registry` knows models and tools, `mcp` the MCP servers. Leaving
+    `with Lab(…)` or `async with Lab(…)` closes all of it.
     """
 
-    __slots__ = ("__weakref__", "evals", "session", "settings")
+    __slots__ = ("evals", "macros", "memory", "settings", "skills")
 
     @takes_options(LabKeywords)
     def __init__(
@@ -170,50 +124,273 @@ class Lab:
             check_home(Path(self.settings["home"]), TrustedFiles.of(env))
         given["mcp"] = {**mcp_servers(Path.cwd(), env), **given.get("mcp", {})}
         given["rules"] = self.settings.rules + read_rulebook(given.get("rules"), "Lab(rules=…)")
-        self.session = _of_session()(
+        super().__init__(
             self.settings["home"],
             model=self.settings["model"] if model is None else model,
             limits=limits or self.settings.limits,
             **{name: self.settings[name] for name in same},
             **given,
         )
-        self.evals = _of_evals()(self.session)
+        self._open_parts()
         if "ipykernel" in sys.modules:  # where a person still reads and types; a script asks at once
-            _prepare_model(env, self.session.options.get("model"))
-        if self.settings.items["home"].source == "default" and not self.session.store.runs(limit=1):
+            _prepare_model(env, self.options.get("model"))
+        if self.settings.items["home"].source == "default" and not self.store.runs(limit=1):
             _tell(moved_notice(Path.cwd(), env))
 
-    start = _part("session", lambda: _of_session().start)
-    run = _part("session", lambda: _of_session().run)
-    run_sync = _part("session", lambda: _of_session().run_sync)
-    resume = _part("session", lambda: _of_session().resume)
-    fork = _part("session", lambda: _of_session().fork)
-    chat = _part("session", lambda: _of_session().chat)
-    get = _part("session", lambda: _of_session().get)
-    close = _part("session", lambda: _of_session().close)
-    runs = _part("session.history", lambda: _of_history().runs)
-    decide = _part("session.history", lambda: _of_history().decide)
-    diff = _part("session.history", lambda: _of_history().diff)
-    eval = _part("evals", lambda: _of_evals().eval)
-    eval_sync = _part("evals", lambda: _of_evals().eval_sync)
-    compare = _part("evals", lambda: _of_evals().compare)
-    compare_sync = _part("evals", lambda: _of_evals().compare_sync)
+    def _open_parts(self) -> None:
+        from kestrel_lab.evals.evaluations import Evaluations
+        from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
+        from kestrel_lab.runtime.workspace.memory import WorkspaceMemory
+        from kestrel_lab.runtime.workspace.skills import WorkspaceSkills
 
-    def __enter__(self) -> Self:
-        return self
+        self.evals = Evaluations(self)
+        """Everything that is done with suites and stored trials."""
+        self.macros = WorkspaceMacros(self)
+        """The macros (tool sequences that agents use again) of the current folder, saved or proposed."""
+        self.memory = WorkspaceMemory(self)
+        """The notes that later runs in the current folder can recall."""
+        self.skills = WorkspaceSkills(self)
+        """The skills (folders with a SKILL.md) that agents in the current folder can load."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.session.__exit__(kind, error, trace)
+    @takes_options(RunOptions)
+    def start(
+        self,
+        goal: str,
+        *,
+        output: type[T] | OutputForm | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Run[T]:
+        """Begin a run on the running event loop and return at once.
 
-    async def __aenter__(self) -> Self:
-        return self
+        `RunOptions` describes what a run can be given. With `output`, a type or a JSON Schema, the answer is
+        asked for in that form, and `Run.value` is the answer as a value of the type.
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.session.__aexit__(kind, error, trace)
+        Raises:
+            UsageError: An empty goal, an unknown model, tool or policy, a workspace that is not a folder, a
+                sandbox level that was named and does not work here, an invalid workflow, a step of the plan
+                with an unknown tool or wrong arguments.
+        """
+        from kestrel_lab.runtime.start import start
+
+        return start(self, goal, output=output, **options)
+
+    @takes_options(RunOptions)
+    async def run(
+        self,
+        goal: str,
+        *,
+        output: type[T] | OutputForm | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Run[T]:
+        """Run `start` and wait for the end.
+
+        Returns the run also when it ended FAILED: `status` and `reason` say so. Raises `ApprovalRequired`
+        when a call needs approval and no approver was given.
+        """
+        from kestrel_lab.runtime.start import run
+
+        return await run(self, goal, output=output, **options)
+
+    run_sync = blocking_twin(run)
+
+    @takes_options(ResumeOptions)
+    async def resume(
+        self,
+        run_id: str,
+        *,
+        take_over: bool = False,
+        output: type[T] | OutputForm | None = None,
+        **options: Unpack[ResumeOptions],
+    ) -> Run[T]:
+        """Go on with a run where its log ends, and wait for the end. `runtime.start.resume` returns at once.
+
+        A run that ended FAILED or CANCELLED behind a completed stage, or by a limit or an error while a model
+        was to be asked, goes on in a new run, which shares the completed part by reference: see
+        `runtime.resume`. Any other run that has ended is returned as it is, and so is one that this lab
+        works on. The plan is the one in the log, whatever has become of its file; if it needs something that
+        is gone, the error names the stage. `limits` apply from here on, and count what was used before. Calls
+        whose outcome the last session left unknown are repeated only if that is harmless, otherwise they need
+        approval. A run that another session works on, of this process or another, is taken from it only with
+        `take_over`: that session then writes nothing more, and its run ends with `Fenced` at the latest
+        before its next tool call with an effect. Only the effect of a call that it is executing may still
+        come, which is why that call needs approval. `output` is the type that the run was begun with: the log
+        has only its schema.
+
+        Raises:
+            UsageError: No such run, another session works on it, or its model or tools cannot be found again.
+            Damaged: Its events are not those that were written.
+        """
+        from kestrel_lab.runtime.start import resume, watched
+
+        def begin(approver: Approver | None) -> Run[T]:
+            given: ResumeOptions = {**options, "approver": approver}
+            return resume(self, run_id, take_over=take_over, output=output, **given)
+
+        return await watched(self, begin, options.get("approver"))
+
+    @takes_options(ResumeOptions)
+    async def fork(
+        self,
+        run_id: str,
+        *,
+        at: int | None = None,
+        answer: str | None = None,
+        result: str | None = None,
+        in_place: bool = False,
+        output: type[T] | OutputForm | None = None,
+        **options: Unpack[ResumeOptions],
+    ) -> Run[T]:
+        """Begin a new run that shares the events of another up to number `at`, and wait for its end.
+        `runtime.start.fork` returns at once.
+
+        The fork has the files of its time: it works in a private copy of the workspace as that was at `at`,
+        and `Run.apply` takes over what it changes there. The parent stays as it is, and may still be working.
+        Model, tools, policy and approver may be given anew, as for `resume`; `limits` count what the shared
+        events used. A question that was open at `at` is asked again; a tool call that had begun is treated as
+        `resume` does.
+
+        Args:
+            run_id: The run to fork.
+            at: The last event shared, any before the run's end; by default its last `model_called`, or with
+                `result` its last `tool_called`. A model that was being asked there is asked again.
+            answer: The answer of the model called at `at`, in place of its own.
+            result: The result of the tool called at `at`, in place of its own.
+            in_place: Work in the folder of the parent as it is now, and change the files there.
+            output: The type that the parent was begun with, for `Run.value`.
+
+        Raises:
+            UsageError: No such run or event, one after the end, one that an answer or a result cannot follow,
+                a model or tools that cannot be found again, files of which nothing is known or no copy can be
+                made.
+            Damaged: An event up to `at` is not what was written.
+        """
+        from kestrel_lab.runtime.start import fork, watched
+
+        def begin(approver: Approver | None) -> Run[T]:
+            given: ResumeOptions = {**options, "approver": approver}
+            return fork(
+                self, run_id, at=at, answer=answer, result=result, in_place=in_place, output=output, **given
+            )
+
+        return await watched(self, begin, options.get("approver"))
+
+    @takes_options(RunOptions)
+    def chat(self, **options: Unpack[RunOptions]) -> Chat:
+        """Return a conversation whose turns take these options: `await chat.ask("…")`; a notebook shows each
+        in a panel.
+        """
+        from kestrel_lab.runtime.conversation import Chat
+
+        return Chat(self.start, self.run, options)
+
+    def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:
+        """Return a run of this log; see `RunHistory.get`."""
+        return self.history.get(run_id, output=output)
+
+    def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
+        """Return the newest runs first, one row each, indexed by id; with those of suites if `trials`."""
+        return self.history.runs(limit=limit, trials=trials)
+
+    def decide(
+        self,
+        run_id: str,
+        *,
+        granted: bool,
+        by: str,
+        how: str,
+        reason: str = "",
+        scope: str = "once",
+        answers: Sequence[str] = (),
+    ) -> list[str]:
+        """Decide on everything a run waits for; returns the tools that were decided on. See
+        `RunHistory.decide`.
+        """
+        return self.history.decide(
+            run_id, granted=granted, by=by, how=how, reason=reason, scope=scope, answers=answers
+        )
+
+    def diff(self, a: str, b: str) -> RunDiff:
+        """Return where two runs of this log differ first, forks of each other or not; raises `UsageError` for
+        an unknown id.
+        """
+        return self.history.diff(a, b)
+
+    @takes_options(EvalOptions)
+    async def eval(
+        self, /, suite: str | Path | Suite, *, cluster: str | None = None, **options: Any
+    ) -> EvalResult:
+        """Run a suite of scenarios, a file or a loaded one, over its model configurations.
+
+        The options are described by `kestrel_lab.evals.options.EvalOptions`: `configs` or models in their
+        place, `epochs`, `scenarios`, `families`, `tags`, `reuse`, `resume`, `retry_errors`, `cassette` …
+        `cluster` is the address of a Dask scheduler whose workers run the trials.
+
+        Returns one row per scenario × configuration × epoch; every finished trial is stored at once.
+        Raises `UsageError` that names file, place and nearest spelling for a suite that is not in order.
+        """
+        from kestrel_lab.evals.execution.runner import run_suite
+
+        if options.get("reporter") is None and self.surroundings is not None:
+            options["reporter"] = self.surroundings.reporter()
+        if cluster is not None:
+            from kestrel_lab.evals.execution.dask_cluster import on_cluster
+
+            options["make"] = on_cluster(cluster)
+        return await run_suite(self, suite, **options)
+
+    eval_sync = blocking_twin(eval)  # the method above  # noqa: A003
+
+    @takes_options(Selection)
+    async def compare(
+        self,
+        base: str = "auto",
+        head: str = "HEAD",
+        *,
+        suite: str | Path,
+        epochs: int | None = None,
+        reporter: Reporter | None = None,
+        margin: float = 0.05,
+        own_suite: bool = False,
+        cassette: str | None = None,
+        cassettes: str | Path | None = None,
+        alone: bool = False,
+        design: Design | None = None,
+        **parts: Unpack[Selection],
+    ) -> Comparison:
+        """Run a suite at two commits, as far as results are not stored, and compare them.
+
+        `base` may be `auto`: the nearest ancestor of `head` on the main branch that has results, or else the
+        nearest there. With `own_suite` each commit runs the suite file it has itself. A change of the success
+        rate within `margin` counts as none. `configs`, `scenarios`, `families` and `tags` select parts of the
+        suite as for `eval`. With `cassette="replay"` each commit is replayed from the recordings that it has
+        itself; what they lack at `base` is left out. A commit without the suite runs the present one, with
+        the present files where it lacks them. With `alone` a first commit, which `auto` finds no base for, is
+        run by itself: `no_base` of the result says why. With a `design` the commits are run in turns until
+        their difference is decided or its budget is used up: see `evals.compare_in_turns`. Commits with the
+        same files are run once: there is no difference between them. Each commit is checked out in a worktree
+        of its own; the user's files, index and HEAD are not touched. Raises `UsageError` for a commit that
+        does not exist or a folder without a
+        repository.
+        """
+        from kestrel_lab.evals.commits.compare import compare_commits
+
+        return await compare_commits(
+            self,
+            base,
+            head,
+            suite=suite,
+            epochs=epochs,
+            reporter=reporter,
+            margin=margin,
+            own_suite=own_suite,
+            cassette=cassette,
+            cassettes=cassettes,
+            alone=alone,
+            design=design,
+            **parts,
+        )
+
+    compare_sync = blocking_twin(compare)
 
     def configure(self, key: str, value: Any) -> Settings:
         """Change a setting for the runs that this lab begins from now on, as text or as the value itself;
@@ -233,25 +410,9 @@ class Lab:
                 "it in kestrel.toml and begin anew"
             )
             raise UsageError(msg)
-        self.session.change(**update)
+        self.change(**update)
         self.settings = changed
         return changed.only(key)
-
-    @property
-    def macros(self) -> WorkspaceMacros:
-        """The macros (tool sequences that agents use again) of the current folder, saved or proposed;
-        `macros.at(folder)` for another.
-        """
-        from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
-
-        return WorkspaceMacros(self.session)
-
-    @property
-    def memory(self) -> WorkspaceMemory:
-        """The notes that later runs in the current folder can recall; `memory.at(folder)` for another."""
-        from kestrel_lab.runtime.workspace.memory import WorkspaceMemory
-
-        return WorkspaceMemory(self.session)
 
     @takes_options(RunOptions)
     async def websearch(
@@ -278,44 +439,43 @@ class Lab:
 
         agent = SearchAgent(queries=queries, results=results, pages=pages, grounded=grounded)
         options["model"], options["plan"] = (
-            search_model(self.session, options.get("model"), grounded=grounded),
+            search_model(self, options.get("model"), grounded=grounded),
             agent,
         )
-        return evidence_of(await self.session.run(question, **options))
+        return evidence_of(await self.run(question, **options))
 
     websearch_sync = blocking_twin(websearch)
 
     def __repr__(self) -> str:
-        session = self.session
-        tools = len(session.registry.known_at_once(None)[0])
+        tools = len(self.registry.known_at_once(None)[0])
         return (
-            f"Lab(home={str(session.home)!r}, model={self._model_name()!r}, "
-            f"approve={session.options['approve']!r}): {tools} tools"
+            f"Lab(home={str(self.home)!r}, model={self._model_name()!r}, "
+            f"approve={self.options['approve']!r}): {tools} tools"
         )
 
     def _repr_html_(self) -> str:
-        session, registry = self.session, self.session.registry
+        registry = self.registry
         rows = [
-            ("log", str(session.store.path)),
+            ("log", str(self.store.path)),
             ("model", self._model_name()),
             (
                 "approval policy",
-                session.options["approve"] + (f", {len(session.rules)} rules" if session.rules else ""),
+                self.options["approve"] + (f", {len(self.rules)} rules" if self.rules else ""),
             ),
             (
                 "limits",
                 ", ".join(
-                    f"{key} {value}" for key, value in session.limits.as_json().items() if value is not None
+                    f"{key} {value}" for key, value in self.limits.as_json().items() if value is not None
                 ),
             ),
             ("tools", ", ".join(registry.known_at_once(None)[0].names)),
             ("tools on request", ", ".join(tool.name for tool in registry.toolbox if tool.group)),
-            ("runs", str(session.history.count())),
+            ("runs", str(self.history.count())),
         ]
         return f"{headline_html('Lab')}{table_html(('what', 'value'), rows)}"
 
     def _model_name(self) -> str:
-        model = self.session.options.get("model")
+        model = self.options.get("model")
         if model is None:
             return "the first that is found"
         return model if isinstance(model, str) else f"{model.name} ({model.kind})"

@@ -9,10 +9,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from folders import state_folder
 from hypothesis import HealthCheck, settings
 from outcomes import (
     pytest_addoption,  # noqa: F401
@@ -28,7 +30,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host import programs
 from kestrel_lab.host.homes import known_homes
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.tools import skills as skill
 
 if TYPE_CHECKING:
@@ -135,7 +137,7 @@ def pytest_configure() -> None:
             del os.environ[name]
     skill.OF_HOME = ()  # nobody's own skills are seen
     # Labs without a home keep their logs where nobody's own are.
-    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="kestrel-state-", dir=temporary)
+    os.environ["XDG_STATE_HOME"] = str(state_folder(temporary))
     os.environ["KESTREL_TRUST"] = (
         "all"  # tests write the settings of their projects themselves, as a user does
     )
@@ -228,6 +230,29 @@ def pytest_runtest_teardown() -> Iterator[None]:
         cache.expiration_heap.clear()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where tests are run: runs that are told of no workspace work here.
+
+    In the checkout each of them would look through thousands of files, each fork copy them, and what a model
+    writes would be in the project.
+    """
+    folder = tmp_path_factory.mktemp("cwd")
+    with chdir(folder):
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _emptied(empty_folder: Path) -> Iterator[None]:
+    """What a test leaves where it is run does not reach the next one."""
+    yield
+    for left in os.scandir(empty_folder):
+        if left.is_dir(follow_symlinks=False):
+            shutil.rmtree(left)
+        else:
+            os.unlink(left)
+
+
 @pytest.fixture
 def disk() -> Iterator[Path]:
     """An empty folder where temporary files are kept, for what differs there: `tmp_path` may be a place in
@@ -256,13 +281,32 @@ def empty_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def session(tmp_path: Path, empty_log: Path) -> Iterator[Session]:
+def session(tmp_path: Path, empty_log: Path) -> Iterator[Lab]:
     """A session over a log of its own, with no model and no settings."""
     (home := tmp_path / "home").mkdir(mode=0o700)
     shutil.copy(empty_log, home)
-    opened = Session(home, env={})
+    opened = Lab(home, env={})
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def warm_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python that has the package imported, for this process's tests."""
+    from warm_python import warm_python  # not there where a page for contributors is tried
+
+    with warm_python(tmp_path_factory.mktemp("warm")) as program:
+        yield program
+
+
+@pytest.fixture(scope="module")
+def warm(warm_program: Path) -> Iterator[None]:
+    """What is started by `sys.executable` and is of the package, or a kernel, has everything imported when it
+    begins.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(warm_program))
+        yield
 
 
 @pytest.fixture(scope="session")

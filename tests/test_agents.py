@@ -1,6 +1,7 @@
 """Agents with names: each makes a plan, in which it is held to its own settings."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from kestrel_lab import GraphAgent, LLMAgent, Plan, ReActAgent, Step, UsageError
 from kestrel_lab.agents import Council, Ensemble, Escalation, Router
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 
@@ -35,12 +36,12 @@ def test_an_agent_is_the_plan_of_its_step() -> None:
         schema={"type": "object"},
     )
     assert agent.plan("Judge") == Plan(steps=(step,), artifacts={"goal": "Judge"})
-    assert agent.step("last", "Judge", consumes=("text",), when="text != ''").consumes == ("text",)
+    assert replace(agent.step("last", "Judge"), consumes=["text"], when="text != ''").consumes == ("text",)
     with pytest.raises(UsageError, match="tools of agent 'x' must be a list, not the text 'measure'"):
         LLMAgent("x", tools="measure").plan("go")
 
 
-def test_a_react_agent_works_with_a_model_that_only_writes_text(session: Session, workspace: Path) -> None:
+def test_a_react_agent_works_with_a_model_that_only_writes_text(session: Lab, workspace: Path) -> None:
     """Thought and action are text, the observation comes back as text, and all three are to be read in the
     run; no tools are offered on the wire.
     """
@@ -67,7 +68,7 @@ def test_a_react_agent_works_with_a_model_that_only_writes_text(session: Session
     assert [part in shown for part in ("I must look.", "measure", "roof is 7 m", "7 m")] == [True] * 4
 
 
-def test_a_graph_agent_follows_its_edges_and_keeps_its_state(session: Session, workspace: Path) -> None:
+def test_a_graph_agent_follows_its_edges_and_keeps_its_state(session: Lab, workspace: Path) -> None:
     """Agents, an agent with a goal of its own and a call are nodes; a way back is taken until its condition
     fails; state is carried.
     """

@@ -20,7 +20,6 @@ from waits import PATIENCE_S
 import kestrel_lab
 from kestrel_lab import testing
 from kestrel_lab.core import protocols
-from kestrel_lab.runtime.session import Session
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kestrel_lab"
@@ -222,7 +221,7 @@ def test_classes_stay_small() -> None:
         if len(members) > _WIDE.get(name, 20)
     }
     assert wide == {}
-    for held in (kestrel_lab.Run, kestrel_lab.Lab, Session):
+    for held in (kestrel_lab.Run, kestrel_lab.Lab):
         members = [
             name
             for name in dir(held)
@@ -289,7 +288,9 @@ def test_importing_is_quiet_and_light() -> None:
     assert (done.stdout, done.stderr) == ("[] []\n", "")
 
 
-@pytest.mark.parametrize("module", ["kestrel_lab.runtime.session", "kestrel_lab.lab", "kestrel_lab.cli.main"])
+@pytest.mark.parametrize(
+    "module", ["kestrel_lab.runtime.services", "kestrel_lab.lab", "kestrel_lab.cli.main"]
+)
 def test_what_a_run_needs_loads_nothing_heavy(module: str) -> None:
     """Even the engine and the command line's entry load no data frames, plots, notebooks or model clients
     until they are used.

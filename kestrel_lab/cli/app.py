@@ -149,6 +149,23 @@ def orchestrate(
     return _begin(ctx, {**ctx.params, "plan": "standard", "inputs": inputs})
 
 
+@app.command(epilog="Example: %kestrel fix, in the cell below the one that failed")
+@takes_flags(ResumeOptions, LimitOptions)
+def fix(
+    ctx: typer.Context,
+    wish: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORDS]...", help="What else to know or to do.")
+    ] = None,
+    *,
+    name: As = "",
+    background: Background = False,
+) -> Any:
+    """Fix the cell of this notebook that failed last: the agent is given the cell, its traceback and the
+    variables that it names.
+    """
+    return _begin(ctx, {**ctx.params, "goal": [frontend_of(ctx).failed_cell(" ".join(wish or ()))]})
+
+
 def _begin(
     ctx: typer.Context, words: Mapping[str, Any], resume: str | None = None
 ) -> Coroutine[Any, Any, Run]:
@@ -163,12 +180,16 @@ def _begin(
         }
 
     def begin(approver: Approver | None) -> Run:
+        from kestrel_lab.runtime import start  # what works on runs is loaded when one is to begin
+
         lab = frontend.lab()
-        usual = lab.session.limits if resume is None else lab.get(resume).report.limits
+        usual = lab.limits if resume is None else lab.get(resume).report.limits
         given = {**options, "approver": approver, "limits": limits_of(words, usual)}
         if resume is None:
-            return lab.start(" ".join(words["goal"] or ()), **given)
-        return _going_on(lab.session.restart(resume, **given))
+            # One text stays as it is: it may know what of it a person wrote.
+            first, *rest = words["goal"] or ("",)
+            return lab.start(" ".join((first, *rest)) if rest else first, **given)
+        return _going_on(start.resume(lab, resume, **given))
 
     how = ShowOptions(**{one.name: words[one.name] for one in fields(ShowOptions) if one.name in words})
     return follow_work(ctx, how, begin)
@@ -208,10 +229,12 @@ def resume(
     """
 
     def begin(approver: Approver | None) -> Run:
+        from kestrel_lab.runtime import start
+
         lab = frontend_of(ctx).lab()
         raised = limits_of(ctx.params, lab.get(run_id).report.limits)
         given = {**run_options(ctx.params, ResumeOptions), "approver": approver, "limits": raised}
-        return _going_on(lab.session.restart(run_id, take_over=take_over, **given))
+        return _going_on(start.resume(lab, run_id, take_over=take_over, **given))
 
     return follow_work(ctx, ShowOptions(), begin)
 
@@ -255,10 +278,12 @@ def fork(
     """
 
     def begin(approver: Approver | None) -> Run:
+        from kestrel_lab.runtime import start
+
         lab = frontend_of(ctx).lab()
         raised = _raised(ctx, lab.get(run_id))
         given = {**run_options(ctx.params, ResumeOptions), "approver": approver, "limits": raised}
-        return lab.session.start_fork(run_id, at=at, answer=answer, result=result, in_place=in_place, **given)
+        return start.fork(lab, run_id, at=at, answer=answer, result=result, in_place=in_place, **given)
 
     return follow_work(ctx, ShowOptions(), begin)
 
@@ -316,7 +341,7 @@ def undo(
 ) -> str:
     """Undo calls of an agent: variables and cells of this notebook, and files, are again what they were."""
     lab, shell = frontend_of(ctx).lab(), live_shell()
-    if not (run := run or (newest_run(lab.session.store) if shell is not None else "")):
+    if not (run := run or (newest_run(lab.store) if shell is not None else "")):
         if shell is None:
             raise UsageError(
                 "say whose call is to be undone: kestrel undo --run RUN (kestrel runs lists them)"
@@ -386,10 +411,10 @@ def show(
 
 def _last_run(lab: Lab) -> str:
     """Return the id of the newest run that no suite started; raises `UsageError` where there is none."""
-    lab.session.store.flush()
-    for newest in lab.session.store.runs(limit=1, trials=False):
+    lab.store.flush()
+    for newest in lab.store.runs(limit=1, trials=False):
         return newest.id
-    raise UsageError(f'no runs in {lab.session.home} yet: kestrel run "…" makes one')
+    raise UsageError(f'no runs in {lab.home} yet: kestrel run "…" makes one')
 
 
 @app.command()
@@ -449,7 +474,7 @@ def deny(
 @app.command()
 def tools(ctx: typer.Context) -> Toolbox:
     """List the tools with their danger levels, and the names that offer those which not every run gets."""
-    return frontend_of(ctx).lab().session.registry.toolbox
+    return frontend_of(ctx).lab().registry.toolbox
 
 
 @app.command()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kestrel_lab.cli.frontend import ShowOptions
     from kestrel_lab.core.protocols import Approver
     from kestrel_lab.runtime.run import Run
-    from kestrel_lab.runtime.session import Session
+    from kestrel_lab.runtime.services import Services
     from kestrel_lab.server.client import Link
     from kestrel_lab.server.protocol import (
         Accepted,
@@ -150,13 +150,13 @@ class AttachedTerminal:
 
     approver: Approver | None = None
 
-    def __init__(self, session: Session, how: ShowOptions, console: Console, user: str) -> None:
-        self._session, self._how, self._console, self._user = session, how, console, user
+    def __init__(self, lab: Services, how: ShowOptions, console: Console, user: str) -> None:
+        self._lab, self._how, self._console, self._user = lab, how, console, user
 
     async def __aenter__(self) -> Self:
         from kestrel_lab.server.controller import Control  # loads pydantic
 
-        self._control = Control(self._session, user=self._user, patience_s=self._how.approval_timeout)
+        self._control = Control(self._lab, user=self._user, patience_s=self._how.approval_timeout)
         await self._control.__aenter__()
         self.approver = self._attended = self._control.approver()
         return self

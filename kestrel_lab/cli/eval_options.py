@@ -17,6 +17,7 @@ from kestrel_lab.core.errors import UsageError
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter
     from kestrel_lab.evals.commits.comparison import Comparison
+    from kestrel_lab.evals.commits.sequential_compare import Design
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.lab import Lab
 
@@ -116,6 +117,65 @@ class Recordings:
             metavar="DIR", help="Folder of the recordings; by default cassettes/NAME beside the suite."
         ),
     ] = None
+
+
+def _share(text: str) -> float:
+    """Return a share that is written as `5%`, `5` (points) or `0.05`."""
+    number = text.strip().removesuffix("%").strip()
+    try:
+        value = float(number)
+    except ValueError:
+        raise typer.BadParameter(f"a share is written as 5%, 5 or 0.05, not {text!r}") from None
+    return value / 100 if text.strip().endswith("%") or value >= 1 else value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turns:
+    """The options of a comparison that makes trials in turns until it is decided."""
+
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BUDGET",
+            help="Make trials in turns until the difference is decided, with at most this: 200trials (of "
+            "both sides together), 3usd, or open for no maximum.",
+        ),
+    ] = None
+    error: Annotated[
+        float,
+        typer.Option(
+            parser=_share, metavar="SHARE", help="With --budget: the share of false verdicts over all looks."
+        ),
+    ] = "5%"  # type: ignore[assignment]  # the parser is given the default, too
+    power: Annotated[
+        float,
+        typer.Option(
+            parser=_share, metavar="SHARE", help="With --plan: how often a real difference is to be found."
+        ),
+    ] = "80%"  # type: ignore[assignment]
+    matters: Annotated[
+        float,
+        typer.Option(
+            parser=_share,
+            metavar="POINTS",
+            help="With --budget: the smallest difference that anybody would act on.",
+        ),
+    ] = "5%"  # type: ignore[assignment]
+    plan: Annotated[
+        bool, typer.Option("--plan", help="With --budget: only show what that budget can tell apart.")
+    ] = False
+
+    @property
+    def design(self) -> Design | None:
+        """The design that is asked for."""
+        from kestrel_lab.evals.commits.sequential_compare import Design, parse_budget
+
+        if self.budget is None:
+            if self.plan:
+                raise UsageError("--plan needs the budget to plan with: --budget 200trials")
+            return None
+        trials, cost = parse_budget(self.budget)
+        return Design(trials=trials, cost=cost, error=self.error, power=self.power, matters=self.matters)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

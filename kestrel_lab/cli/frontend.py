@@ -190,6 +190,12 @@ class Frontend(Protocol):
         """Let a person label trials by keys; returns what is shown afterwards."""
         ...
 
+    def failed_cell(self, wish: str) -> str:
+        """Return the goal to fix the cell that failed last, with what the person adds; raises `UsageError`
+        where none did.
+        """
+        ...
+
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long and show its progress; gives its result, or a coroutine of it."""
 

@@ -113,9 +113,9 @@ class TerminalFrontend:
                 "--bg and --as are for notebooks; in a terminal end the line with & or use --json"
             )
         if how.control:
-            return LinesScreen(self.lab().session, self.user, how.approval_timeout)
+            return LinesScreen(self.lab(), self.user, how.approval_timeout)
         if sys.stdin.isatty() and not how.as_json:
-            return AttachedTerminal(self.lab().session, how, self.console, self.user)
+            return AttachedTerminal(self.lab(), how, self.console, self.user)
         return PlainScreen(self.console, as_json=how.as_json)
 
     def slider(self, run: Run) -> Any:
@@ -129,6 +129,10 @@ class TerminalFrontend:
         with keys_of_terminal() as key:
             label_by_keys(self.console, labelling, key, self.console.input)
         return label_report(labelling.store, labelling.suite.name)
+
+    def failed_cell(self, wish: str) -> str:
+        """Raise `UsageError`: a terminal has no cells."""
+        raise UsageError('fix is for a notebook, below a cell that failed; here: kestrel run "…"')
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do `work` under a progress bar; Ctrl-C stops it."""

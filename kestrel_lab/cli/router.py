@@ -61,7 +61,7 @@ def fit(
     found = (
         data
         if data is not None
-        else routing_frame(frontend_of(ctx).lab().session, str(suite), commit=commit, configs=config)
+        else routing_frame(frontend_of(ctx).lab(), str(suite), commit=commit, configs=config)
     )
     fitted = fit_router(found, cost_weight=cost_weight, prices=_prices(price) if price else None)
     fitted.save(out)

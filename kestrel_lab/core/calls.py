@@ -21,6 +21,8 @@ REPEATABLE: frozenset[Effect] = frozenset({"pure", "idempotent"})
 
 PREVIEWED, IN_KERNEL = "preview", "kernel"
 """Sandbox levels of kernel code: its preview's result is adopted, or it runs in the user's own kernel."""
+PREVIEWING = "the preview of this code is not finished"
+"""Stands for the preview of a question that was asked before it was there."""
 HELD = frozenset({"S1", "S2", "S3"})
 """Sandbox levels, as calls name them, at which a command reaches no network."""
 

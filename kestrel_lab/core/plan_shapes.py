@@ -41,6 +41,50 @@ AtLimit = Literal["fail", "continue"]
 """What a loop or graph does at its limit: fail the run, or go on with its last result and say so."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """How far a loop, or a graph whose edges lead back, goes on."""
+
+    state: Mapping[str, Json] = field(default_factory=dict)
+    """Artifacts before the first round or node, and their values; steps that make them bring them up to date.
+    """
+    limit: int | None = None
+    """Most rounds of a loop, or visits of all nodes of a graph together; needed where edges lead back."""
+    at_limit: AtLimit = "fail"
+    """Whether the run fails at the limit."""
+    result: str = ""
+    """The artifact that is the answer; by default what the last step or wave makes."""
+
+    def args(self) -> dict[str, Json]:
+        """Return what the operation is told of it: the state is in the plan."""
+        return {"limit": self.limit, "at_limit": self.at_limit, "result": self.result}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsure:
+    """What becomes of a choice that its agent is not sure enough of."""
+
+    below: float = field(default=0.0, metadata={"ge": 0, "le": 1})
+    """Confidence of the router below which `otherwise` is taken."""
+    otherwise: str = ""
+    """The route for what the router is not sure of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Voting:
+    """How a council comes to its vote, and when that is split."""
+
+    rounds: int = field(default=2, metadata={"ge": 1, "le": MAX_COUNCIL_ROUNDS})
+    """Rounds before the vote."""
+    majority: float = field(default=0.5, metadata={"ge": 0, "lt": 1})
+    """A vote is split where no position has a larger share of the votes."""
+
+
+_NO_REPEATS: Final = Repeats()
+_SURE: Final = Unsure()
+_USUAL_VOTING: Final = Voting()
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A step that has its place in a shape: what it waits for comes from there."""
@@ -54,10 +98,10 @@ class Part:
 class Edge:
     """A way from one node of a graph to another."""
 
-    source: str
-    target: str
+    source: str = field(metadata={"alias": "from"})
+    target: str = field(metadata={"alias": "to"})
     when: str = ""
-    """Condition on artifacts, asked when `source` is done; always followed if empty."""
+    """Condition on artifacts, asked when the node it comes from is done; always followed if empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +115,7 @@ class Shape:
 def in_sequence(parts: Iterable[Part]) -> Shape:
     """Steps in sequence, each given the last result; after one that may be skipped, also the earlier one."""
     steps: list[Step] = []
-    left: tuple[str, ...] = ()
+    left: Sequence[str] = ()
     for part in parts:
         step = _with_inputs(part.step, left if part.fed else (), [steps[-1].id] if steps else [])
         left = (*left, *step.produces) if step.when else step.produces
@@ -88,32 +132,21 @@ def side_by_side(parts: Sequence[Part], join: Part | None = None) -> Shape:
     return Shape((*steps, _with_inputs(join.step, made if join.fed else (), [step.id for step in steps])))
 
 
-def loop_plan(
-    parts: Sequence[Part],
-    *,
-    until: str,
-    limit: int,
-    state: Mapping[str, Json] | None = None,
-    at_limit: AtLimit = "fail",
-    result: str = "",
-    name: str = "loop",
-) -> Shape:
+def loop_plan(parts: Sequence[Part], repeats: Repeats, *, until: str, name: str = "loop") -> Shape:
     """The parts in sequence, again and again until the condition `until` holds, at most `limit` rounds.
 
-    What the parts make is theirs in the next round too; before it is made it is null, or as `state` says. The
-    answer is the artifact `result`, by default what the last part makes. Raises `UsageError` for a condition
-    that cannot be read, and a limit out of bounds.
+    What the parts make is theirs in the next round too; before it is made it is null, or as the state says.
+    Raises `UsageError` for a condition that cannot be read, and a limit out of bounds.
     """
-    _check_limit(limit, MAX_ROUNDS)
+    _check_limit(repeats.limit, MAX_ROUNDS)
     body = tuple(_check_repeatable(step) for step in in_sequence(parts).steps)
-    artifacts = _initial_artifacts(body, state or {})
+    artifacts = _initial_artifacts(body, repeats.state)
     condition_names(until)
     args: dict[str, Json] = {
         "body": [step.as_json() for step in body],
         "until": until,
-        "limit": limit,
-        "at_limit": at_limit,
-        "result": result or body[-1].produces[-1],
+        **repeats.args(),
+        "result": repeats.result or body[-1].produces[-1],
     }
     return Shape((Step(id=_free_name(name, body), operation="loop", args=escape_template(args)),), artifacts)
 
@@ -121,29 +154,22 @@ def loop_plan(
 def along_edges(
     parts: Sequence[Part],
     edges: Sequence[Edge],
+    repeats: Repeats = _NO_REPEATS,
     *,
     start: Sequence[str] = (),
-    state: Mapping[str, Json] | None = None,
-    limit: int | None = None,
-    at_limit: AtLimit = "fail",
-    result: str = "",
     name: str = "graph",
 ) -> Shape:
     """A node runs if an edge leads to it from a node that ran, and the edge's condition holds.
 
     Without cycles each node runs at most once, after all that could lead to it, and the answer is what the
     last ones answered. With cycles nodes run in waves: those to which an edge leads from the wave before;
-    `limit`, then needed, is the most visits of all nodes together, and the answer is the artifact `result` or
-    what the last wave made.
+    the limit, then needed, is the most visits of all nodes together.
 
     Args:
         parts: The nodes, in the order in which they go where more than one may.
         edges: What leads from one to another.
+        repeats: The state before the first node; the limit and the answer of a graph with cycles.
         start: Nodes that run first; by default those to which no edge leads.
-        state: Artifacts that are there before the first node; nodes that produce them bring them up to date.
-        limit: Most visits, for graphs with cycles.
-        at_limit: What happens when the limit is reached before no edge leads on.
-        result: The artifact that is the answer, for graphs with cycles.
         name: Id of the step that grows the nodes, for graphs with cycles.
 
     Raises:
@@ -159,12 +185,12 @@ def along_edges(
     cycle = _cycle(into)
     fed = [_with_artifacts(part, into[node], nodes) for node, part in nodes.items()]
     if cycle:
-        if limit is None:
+        if repeats.limit is None:
             raise UsageError(
                 f"the graph goes in a circle, {' → '.join(cycle)}: give it a limit, the most visits of "
                 "its nodes"
             )
-        _check_limit(limit, MAX_VISITS)
+        _check_limit(repeats.limit, MAX_VISITS)
         body = tuple(map(_check_repeatable, fed))
         ways: list[Json] = [
             {"source": edge.source, "target": edge.target, "when": edge.when} for edge in edges
@@ -173,20 +199,18 @@ def along_edges(
             "nodes": [step.as_json() for step in body],
             "edges": ways,
             "start": list(first),
-            "limit": limit,
-            "at_limit": at_limit,
-            "result": result,
+            **repeats.args(),
         }
         return Shape(
             (Step(id=_free_name(name, body), operation="graph", args=escape_template(args)),),
-            _initial_artifacts(body, state or {}),
+            _initial_artifacts(body, repeats.state),
         )
-    if result:
+    if repeats.result:
         raise UsageError(
             "result is only for graphs with cycles: in this graph the answer is that of the last nodes"
         )
     # In this order, so that a node's condition can refer to what the nodes before it produce.
-    given, steps = dict(state or {}), {step.id: step for step in fed}
+    given, steps = dict(repeats.state), {step.id: step for step in fed}
     for node in _topological_order(into):
         led = _conditional_step(steps[node], () if node in first else into[node], steps)
         steps[node] = _with_inputs(led, (made for made in led.produces if made in given))
@@ -194,12 +218,7 @@ def along_edges(
 
 
 def router_plan(
-    router: Part,
-    routes: Sequence[Part],
-    purposes: Mapping[str, str],
-    *,
-    otherwise: str = "",
-    below: float = 0.0,
+    router: Part, routes: Sequence[Part], purposes: Mapping[str, str], unsure: Unsure = _SURE
 ) -> Shape:
     """`router` chooses one of the routes, which alone is carried out.
 
@@ -207,7 +226,7 @@ def router_plan(
     than `below`. Raises `UsageError` for a router that is no agent, `below` without `otherwise`, and what
     `along_edges` refuses.
     """
-    ids = [part.step.id for part in routes]
+    ids, below, otherwise = [part.step.id for part in routes], unsure.below, unsure.otherwise
     if not router.step.goal or router.step.schema is not None:
         raise UsageError(
             f"the router {router.step.id!r} must be an agent without a schema: it answers which route "
@@ -266,18 +285,18 @@ def ensemble_plan(members: Sequence[Part], synthesiser: Part) -> Shape:
 
 
 def council_plan(
-    members: Sequence[Part], chair: Part, *, rounds: int = 2, majority: float = 0.5, name: str = "council"
+    members: Sequence[Part], chair: Part, voting: Voting = _USUAL_VOTING, *, name: str = "council"
 ) -> Shape:
     """Members take positions, round after round with those of the others before them, then vote; the chair
     decides and says why.
 
-    A vote is split where no position has more than the share `majority` of the votes. Raises `UsageError` for
-    fewer than two members, a member or chair that is no agent, and numbers out of bounds.
+    Raises `UsageError` for fewer than two members, a member or chair that is no agent, and numbers out of
+    bounds.
     """
     everyone = [*members, chair]
     if len(members) < 2:
         raise UsageError("a council has at least two members")
-    if not 1 <= rounds <= MAX_COUNCIL_ROUNDS or not 0 <= majority < 1:
+    if not 1 <= voting.rounds <= MAX_COUNCIL_ROUNDS or not 0 <= voting.majority < 1:
         raise UsageError(
             f"a council has 1 to {MAX_COUNCIL_ROUNDS} rounds, and a majority from 0 to less than 1"
         )
@@ -290,8 +309,8 @@ def council_plan(
     args: dict[str, Json] = {
         "members": [_inner_json(part.step) for part in members],
         "chair": _inner_json(chair.step),
-        "rounds": rounds,
-        "majority": majority,
+        "rounds": voting.rounds,
+        "majority": voting.majority,
     }
     return Shape((_container_step(name, "council", args, everyone),))
 
@@ -497,8 +516,8 @@ def _free_name(name: str, steps: Iterable[Step]) -> str:
     return name
 
 
-def _check_limit(limit: int, most: int) -> None:
-    if not 1 <= limit <= most:
+def _check_limit(limit: int | None, most: int) -> None:
+    if limit is None or not 1 <= limit <= most:
         raise UsageError(f"the limit must be from 1 to {most}, not {limit}")
 
 

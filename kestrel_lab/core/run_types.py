@@ -73,6 +73,20 @@ _NAMES = tuple(Limits.__dataclass_fields__)
 # The life of a run as a map of legal transitions; the database enforces the same table.
 
 
+class FilledGoal(str):
+    """A goal with variables filled in; `said` is what the person wrote."""
+
+    __slots__ = ("said",)
+    said: str
+
+    @classmethod
+    def of(cls, goal: str, said: str) -> "FilledGoal":
+        """Make one."""
+        found = cls(goal)
+        found.said = said
+        return found
+
+
 class RunStatus(StrEnum):
     """The status of a run."""
 

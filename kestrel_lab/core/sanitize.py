@@ -27,6 +27,17 @@ def sanitize_text(text: str) -> str:
     return _HIDDEN.sub(lambda match: f"\\u{{{ord(match[0]):x}}}", text)
 
 
+def overwrite_lines(text: str, before: str = "") -> str:
+    """`before` and `text` behind it as a terminal shows them: what follows a carriage return replaces the
+    line before it, as the bar of `tqdm` does.
+    """
+    for number, piece in enumerate(text.replace("\r\n", "\n").split("\r")):
+        if number and piece and not piece.startswith("\n"):
+            before = before[: before.rfind("\n") + 1]
+        before += piece
+    return before
+
+
 def is_utf8(text: str) -> bool:
     """Whether a text can be stored and sent; a name of a file that is not UTF-8 has lone surrogates."""
     try:

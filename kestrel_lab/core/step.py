@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from types import NoneType, UnionType
+from typing import Any, Final, cast, get_args, get_origin, get_type_hints
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.expressions.conditions import Condition, parse_condition
@@ -17,28 +18,54 @@ STEPS = "steps"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """One piece of work: a goal for an agent, one call of a tool, or an operation of the engine.
+class AgentSettings:
+    """How an agent works: what steps, `LLMAgent` and agent files say of it.
 
-    Raises `UsageError` that names the step unless it has exactly one of `goal`, `tool` and `operation`, or
-    when something in it cannot be read.
+    The metadata of a field are its bounds, which files are held to as they are read.
     """
 
-    id: str
+    model: str = ""
+    """The model of the agent; the run's by default."""
+    instructions: str = ""
+    """Added to the system message."""
+    tools: Sequence[str] | None = None
+    """Names of the tools it is offered; all of the run by default."""
+    turns: int | None = field(default=None, metadata={"ge": 1})
+    """Most model turns for one goal; the run's limit holds as well."""
+    react: bool = False
+    """Thought, action and observation are written as text, which works with models that have no tool calling.
+    """
+    temperature: float | None = field(default=None, metadata={"ge": 0})
+    """How much chance there is in what its model says; the model's own setting by default."""
+    params: dict[str, Json] = field(default_factory=dict)
+    """Further parameters of its model, such as `reasoning_effort` and `top_p`: see
+    `core.messages.ModelParams`. They go before the run's.
+    """
+    schema: dict[str, Json] | None = None
+    """JSON Schema of the answer, which is then a value; an answer that does not fit goes back to the model.
+    """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work(AgentSettings):
+    """One piece of work, as files and `Step` say it: a goal for an agent, one call of a tool, or an operation
+    of the engine.
+    """
+
+    id: str = field(metadata={"min_length": 1})
     goal: str = ""
+    """For an agent; in a file `{{goal}}` and `{{input}}` are put in."""
     tool: str = ""
     """Name of the tool to call, with `args`."""
     operation: str = ""
     """Name of an operation to carry out, with `args`; one may grow more steps, see `Plan.grown`."""
     args: dict[str, Json] = field(default_factory=dict)
     """Arguments of the call or operation; `{{name}}` is an artifact, see `core.expressions.templates`."""
-    depends_on: tuple[str, ...] = ()
-    produces: tuple[str, ...] = ()
+    depends_on: Sequence[str] = ()
+    produces: Sequence[str] = ()
     """Names under which others may consume what this step answers."""
-    consumes: tuple[str, ...] = ()
+    consumes: Sequence[str] = ()
     """Artifacts it is given; one that it also produces is brought up to date by it."""
-    given: dict[str, Json] = field(default_factory=dict)
-    """Artifacts that the step was given when it was added; shown to an agent like those it consumes."""
     parallelizable: bool = True
     """Whether it may run beside other steps; those that may not run one at a time, in a fixed order."""
     needs_approval: bool = False
@@ -53,6 +80,20 @@ class Step:
     """
     after_failure: bool = False
     """Whether it also starts after a failed dependency; if it ends well, the failure is handled."""
+    repairs: int = field(default=0, metadata={"ge": 0})
+    """How often an agent may repair a failure that a retry would not help; stages only."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step(Work):
+    """One piece of work of a plan.
+
+    Raises `UsageError` that names the step unless it has exactly one of `goal`, `tool` and `operation`, or
+    when something in it cannot be read.
+    """
+
+    given: dict[str, Json] = field(default_factory=dict)
+    """Artifacts that the step was given when it was added; shown to an agent like those it consumes."""
     parent: str = ""
     """The step that grew this one; empty in a plan as it was given."""
     scope: str = ""
@@ -60,27 +101,8 @@ class Step:
 
     Empty for the plan's own.
     """
-    model: str = ""
-    """Model of an agent or operation; the run's if empty."""
-    instructions: str = ""
-    """Added to the system message of an agent or operation."""
-    tools: tuple[str, ...] | None = None
-    """What an agent is offered: all tools of the run unless named. An operation is offered those named."""
     team: dict[str, Json] = field(default_factory=dict)
     """The agents to which its agent may delegate: by name, fields of a step as JSON and a `description`."""
-    turns: int | None = None
-    """Most model turns of the step; the run's limit holds as well."""
-    repairs: int = 0
-    """How often an agent may repair a failure that a retry would not help; stages only."""
-    react: bool = False
-    """Thought, action and observation are written as text, which works with models that have no tool calling.
-    """
-    temperature: float | None = None
-    """How much chance there is in what its model says; the model's own setting if `None`."""
-    params: dict[str, Json] = field(default_factory=dict)
-    """Parameters of its model, see `core.messages.ModelParams`; they go before the run's."""
-    schema: dict[str, Json] | None = None
-    """JSON Schema of the answer. The artifact is its value; an answer that does not fit is sent back."""
 
     def __post_init__(self) -> None:
         self._check_work()
@@ -179,30 +201,28 @@ class Step:
         }
 
 
-_FIELDS = tuple(Step.__dataclass_fields__)
+# What the step does comes before how its agent works: plans are read in logs and by models.
+_FIELDS = tuple(sorted(Step.__dataclass_fields__, key=AgentSettings.__dataclass_fields__.__contains__))
 _MANY = ("depends_on", "produces", "consumes", "tools")
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(
-        ("goal", "tool", "operation", "stage", "when", "parent", "scope", "model", "instructions"), str
-    ),
-    **dict.fromkeys(("depends_on", "produces", "consumes"), list),
-    **dict.fromkeys(("parallelizable", "needs_approval", "after_failure", "react"), bool),
-    "args": dict,
-    "given": dict,
-    "params": dict,
-    "team": dict,
-    "temperature": (float, int, type(None)),
-    "tools": (list, type(None)),
-    "turns": (int, type(None)),
-    "repairs": int,
-    "schema": (dict, type(None)),
+_JSON: Final[dict[object, type | tuple[type, ...]]] = {
+    str: str,
+    bool: bool,
+    int: int,
+    float: (float, int),
+    Sequence: list,
+    dict: dict,
+    NoneType: NoneType,
 }
+"""What values of the types in `Step` are in JSON."""
+
+
+def _json_types(kind: Any) -> tuple[type, ...]:
+    alternatives = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    found = (_JSON[get_origin(one) or one] for one in alternatives)
+    return tuple(one for each in found for one in (each if isinstance(each, tuple) else (each,)))
+
+
+_KINDS: Final = {name: _json_types(kind) for name, kind in get_type_hints(Step).items() if name in _FIELDS}
 """What the fields of a step are in JSON."""
 _PLAIN = Step(id="a", goal="b")
-_DEFAULTS = {
-    key: getattr(_PLAIN, key) for key in _FIELDS if key not in ("id", "goal", "tool", "operation")
-} | {
-    "goal": "",
-    "tool": "",
-    "operation": "",
-}
+_DEFAULTS = {key: getattr(_PLAIN, key) for key in _FIELDS if key not in ("id", "goal")} | {"goal": ""}

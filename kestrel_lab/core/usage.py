@@ -7,6 +7,7 @@ cannot disagree.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,11 +16,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.calls import PREVIEWING, Usage
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
     Event,
+    KernelPreviewed,
     ModelAnswered,
     ModelCalled,
     Record,
@@ -97,6 +99,7 @@ class UsageMeter:
             self.waiting_s += until - last
         else:
             paused = min(until, self.idle_until) - last if self.idle_until > last else 0.0
+            paused = max(paused, min(_previewing(event), until - last))
             self.idle_s += paused
             self.working_s += until - last - paused
         match event:
@@ -146,6 +149,16 @@ class UsageMeter:
         self.cost_usd += event.cost_usd or 0.0
         self.unpriced += event.cost_usd is None and event.error is None
         self.unmetered += not event.metered
+
+
+def _previewing(event: Event) -> float:
+    """Return for how long a preview was waited for before an event: looking ahead is no work of the run."""
+    match event:
+        case KernelPreviewed():
+            return event.seconds
+        case ApprovalAsked(preview=preview) if preview == PREVIEWING:
+            return math.inf
+    return 0.0
 
 
 def idle_before(event: ModelAnswered, at: float, until: float) -> float:

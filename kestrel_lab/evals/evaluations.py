@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.evals.options import EvalOptions, Selection
+from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.shared.transfer import SharedResults
 from kestrel_lab.evals.stored.judgements import Judging
 from kestrel_lab.runtime.options import takes_options
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import blocking_twin
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.commits.bisect_result import BisectResult
     from kestrel_lab.evals.commits.compare import Comparison
     from kestrel_lab.evals.commits.history import History
+    from kestrel_lab.evals.commits.sequential_compare import Design
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.evals.importers.load import ImportResult
     from kestrel_lab.evals.notebooks.from_run import RunNotebook
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 class Arms:
     """What tells configurations of a suite apart, at one commit."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.shared = SharedResults(session)
+    def __init__(self, lab: Services) -> None:
+        self._lab = lab
+        self.shared = SharedResults(lab)
         """Pushes stored trials to the results of a team, and pulls theirs."""
 
     def compare_configs(
@@ -51,6 +52,36 @@ class Arms:
         from kestrel_lab.evals.commits.compare import compare_configs
 
         return compare_configs(result, base, head, *more, margin=margin)
+
+    async def compare_in_turns(
+        self,
+        suite: str | Path | Suite,
+        base: str,
+        head: str,
+        *,
+        design: Design,
+        reporter: Reporter | None = None,
+        **options: Any,
+    ) -> Comparison:
+        """Run two configurations in turns, pair by pair, until their difference is decided or `design`, a
+        budget with error rates, is used up.
+
+        Looks at the trials as they come, with the error of the design over all looks together; stops for a
+        difference, for one that is smaller than matters, and for the budget. Stored trials are taken.
+        Options: `configs` (models by the two names, in place of the suite's configurations), `scenarios`,
+        `families`, `tags`, `cassette`, `cassettes` and `concurrency` as for `eval`. The
+        comparison's `sequence` has the looks: `.frame`, `.plot()`. Raises `UsageError` for a budget that
+        cannot decide anything, and for a cost where prices are not known.
+        """
+        from kestrel_lab.evals.commits.compare import compare_configs_in_turns
+
+        if reporter is None and self._lab.surroundings is not None:
+            reporter = self._lab.surroundings.reporter()
+        return await compare_configs_in_turns(
+            self._lab, suite, base, head, design=design, reporter=reporter, **options
+        )
+
+    compare_in_turns_sync = blocking_twin(compare_in_turns)
 
     async def ablate(
         self, suite: str | Path | Suite, file: str, *, reporter: Reporter | None = None, **options: Any
@@ -73,84 +104,15 @@ class Arms:
         """
         from kestrel_lab.evals.studies.ablation import ablate_guidance
 
-        if reporter is None and self._session.surroundings is not None:
-            reporter = self._session.surroundings.reporter()
-        return await ablate_guidance(self._session, suite, file, reporter=reporter, **options)
+        if reporter is None and self._lab.surroundings is not None:
+            reporter = self._lab.surroundings.reporter()
+        return await ablate_guidance(self._lab, suite, file, reporter=reporter, **options)
 
     ablate_sync = blocking_twin(ablate)
 
 
 class Evaluations(Judging, Arms):
     """Measures agents: each method loads what it needs when it is first called."""
-
-    @takes_options(EvalOptions)
-    async def eval(
-        self, /, suite: str | Path | Suite, *, cluster: str | None = None, **options: Any
-    ) -> EvalResult:
-        """Run a suite of scenarios, a file or a loaded one, over its model configurations.
-
-        The options are described by `kestrel_lab.evals.options.EvalOptions`: `configs` or models in their
-        place, `epochs`, `scenarios`, `families`, `tags`, `reuse`, `resume`, `retry_errors`, `cassette` …
-        `cluster` is the address of a Dask scheduler whose workers run the trials.
-
-        Returns one row per scenario × configuration × epoch; every finished trial is stored at once.
-        Raises `UsageError` that names file, place and nearest spelling for a suite that is not in order.
-        """
-        from kestrel_lab.evals.execution.runner import run_suite
-
-        if options.get("reporter") is None and self._session.surroundings is not None:
-            options["reporter"] = self._session.surroundings.reporter()
-        if cluster is not None:
-            from kestrel_lab.evals.execution.dask_cluster import on_cluster
-
-            options["make"] = on_cluster(cluster)
-        return await run_suite(self._session, suite, **options)
-
-    @takes_options(Selection)
-    async def compare(
-        self,
-        base: str = "auto",
-        head: str = "HEAD",
-        *,
-        suite: str | Path,
-        epochs: int | None = None,
-        reporter: Reporter | None = None,
-        margin: float = 0.05,
-        own_suite: bool = False,
-        cassette: str | None = None,
-        cassettes: str | Path | None = None,
-        alone: bool = False,
-        **parts: Unpack[Selection],
-    ) -> Comparison:
-        """Run a suite at two commits, as far as results are not stored, and compare them.
-
-        `base` may be `auto`: the nearest ancestor of `head` on the main branch that has results, or else the
-        nearest there. With `own_suite` each commit runs the suite file it has itself. A change of the success
-        rate within `margin` counts as none. `configs`, `scenarios`, `families` and `tags` select parts of the
-        suite as for `eval`. With `cassette="replay"` each commit is replayed from the recordings that it has
-        itself; what they lack at `base` is left out. A commit without the suite runs the present one, with
-        the present files where it lacks them. With `alone` a first commit, which `auto` finds no base for, is
-        run by itself: `no_base` of the result says why. Commits with the same files are run once: there is no
-        difference between them. Each commit is checked out in a worktree of its own; the user's files, index
-        and HEAD are not touched. Raises `UsageError` for a commit that does not exist or a folder without a
-        repository.
-        """
-        from kestrel_lab.evals.commits.compare import compare_commits
-
-        return await compare_commits(
-            self._session,
-            base,
-            head,
-            suite=suite,
-            epochs=epochs,
-            reporter=reporter,
-            margin=margin,
-            own_suite=own_suite,
-            cassette=cassette,
-            cassettes=cassettes,
-            alone=alone,
-            **parts,
-        )
 
     async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
         """Run a suite at several commits (`A..B`, or `A,B,C`), as far as results are not stored.
@@ -163,7 +125,7 @@ class Evaluations(Judging, Arms):
         """
         from kestrel_lab.evals.commits.run_history import run_commits
 
-        return await run_commits(self._session, suite, commits, **options)
+        return await run_commits(self._lab, suite, commits, **options)
 
     async def history(self, suite: str | Path, **options: Any) -> History:
         """A metric of a suite over commits, from stored results alone, and the commits at which it steps.
@@ -174,7 +136,7 @@ class Evaluations(Judging, Arms):
         """
         from kestrel_lab.evals.commits.run_history import stored_history
 
-        return await stored_history(self._session, suite, **options)
+        return await stored_history(self._lab, suite, **options)
 
     async def bisect(self, suite: str | Path, good: str, bad: str = "HEAD", **options: Any) -> BisectResult:
         """Find the first commit after `good`, up to `bad`, at which a metric is worse, with as many trials as
@@ -192,7 +154,7 @@ class Evaluations(Judging, Arms):
         """
         from kestrel_lab.evals.commits.bisect import find_first_bad
 
-        return await find_first_bad(self._session, suite, good, bad, **options)
+        return await find_first_bad(self._lab, suite, good, bad, **options)
 
     @takes_options(Selection)
     async def rescore(
@@ -210,7 +172,7 @@ class Evaluations(Judging, Arms):
         """
         from kestrel_lab.evals.stored.rescore import rescore_trials
 
-        return await rescore_trials(self._session, suite, commit=commit, **parts)
+        return await rescore_trials(self._lab, suite, commit=commit, **parts)
 
     @takes_options(Selection)
     def stored(
@@ -230,7 +192,7 @@ class Evaluations(Judging, Arms):
         """
         from kestrel_lab.evals.stored.summary import summarise_stored
 
-        return summarise_stored(self._session, suite, commit=commit, by=by, metrics=metrics, **parts)
+        return summarise_stored(self._lab, suite, commit=commit, by=by, metrics=metrics, **parts)
 
     def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
         """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)`
@@ -243,7 +205,7 @@ class Evaluations(Judging, Arms):
         from kestrel_lab.evals.suites.scenario_from_run import scenario_from
 
         return scenario_from(
-            self._session.get(run) if isinstance(run, str) else run,
+            self._lab.history.get(run) if isinstance(run, str) else run,
             beside=None if beside is None else Path(beside),
         )
 
@@ -257,7 +219,7 @@ class Evaluations(Judging, Arms):
         """
         from kestrel_lab.evals.notebooks.from_run import notebook_of
 
-        return notebook_of(self._session, run if isinstance(run, str) else run.id)
+        return notebook_of(self._lab, run if isinstance(run, str) else run.id)
 
     async def recompute(
         self,
@@ -276,9 +238,9 @@ class Evaluations(Judging, Arms):
         """
         from kestrel_lab.runtime.recomputation import recompute_run
 
-        memory, name = self._session.options["sandbox_memory"], run if isinstance(run, str) else run.id
+        memory, name = self._lab.options["sandbox_memory"], run if isinstance(run, str) else run.id
         return await recompute_run(
-            self._session.store, name, workspace=workspace, copy=copy, memory=memory, reporter=reporter
+            self._lab.store, name, workspace=workspace, copy=copy, memory=memory, reporter=reporter
         )
 
     def export_otel(self, run: str | Run, target: str | Path, *, content: bool = False) -> int:
@@ -296,11 +258,11 @@ class Evaluations(Judging, Arms):
         from kestrel_lab.telemetry.otlp import write_spans
         from kestrel_lab.telemetry.spans import evaluation_span, spans_of
 
-        found = self._session.get(run) if isinstance(run, str) else run
+        found = self._lab.history.get(run) if isinstance(run, str) else run
         spans = spans_of(
             found.id,
             found.records(),
-            conversation=conversation_runs(self._session.store, found.id)[0],
+            conversation=conversation_runs(self._lab.store, found.id)[0],
             content=content,
         )
         last = next(span for span in reversed(spans) if span.key == "run")
@@ -313,7 +275,7 @@ class Evaluations(Judging, Arms):
                 scores,
                 content=content,
             )
-            for row in trials_of_run(self._session.store, found.id)
+            for row in trials_of_run(self._lab.store, found.id)
             if (scores := row.scores)
         ]
         write_spans(spans, target)
@@ -340,10 +302,8 @@ class Evaluations(Judging, Arms):
         """
         from kestrel_lab.evals.importers.load import import_runs
 
-        return await import_runs(self._session, paths, suite=suite, reporter=reporter)
+        return await import_runs(self._lab, paths, suite=suite, reporter=reporter)
 
-    eval_sync = blocking_twin(eval)  # the method above  # noqa: A003
-    compare_sync = blocking_twin(compare)
     eval_commits_sync = blocking_twin(eval_commits)
     history_sync = blocking_twin(history)
     bisect_sync = blocking_twin(bisect)

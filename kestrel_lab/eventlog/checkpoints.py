@@ -187,7 +187,7 @@ class Checkpoint:
     run_id: str
     """The run that made it: of a fork it may be the parent."""
     seq: int
-    """The last event in it; `Session.fork` goes on from there."""
+    """The last event in it; `Lab.fork` goes on from there."""
     reason: str
     """`cycles`, `interrupt` or `error`."""
     form: str

@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import PurePath
 from string import Formatter
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -21,6 +21,7 @@ from kestrel_lab.cli.app import app
 from kestrel_lab.cli.frontend import Frontend
 from kestrel_lab.cli.goal_words import RUN, with_run, wrong_usage
 from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.run_types import FilledGoal
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.kernel.inspection import inspect_value
@@ -226,8 +227,13 @@ def _goal(given: list[str] | None, body: str | None, variables: Mapping[str, obj
                 f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it "
                 "into the cell"
             )
-        return [fill_goal(body.strip("\n"), variables)]
-    return [fill_goal(" ".join(given), variables, line=True)] if given else given
+        return [_filled(body.strip("\n"), variables)]
+    return [_filled(" ".join(given), variables, line=True)] if given else given
+
+
+def _filled(said: str, variables: Mapping[str, object], *, line: bool = False) -> str:
+    goal = fill_goal(said, variables, line=line)
+    return goal if goal == said else FilledGoal.of(goal, said)
 
 
 def _words(line: str) -> list[str]:
@@ -250,9 +256,23 @@ def root_command() -> Any:
     return root
 
 
+def _grouped(command: Any, context: Any, formatter: Any) -> None:
+    """Write the commands below their headings, as the drawing of a terminal has them."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name, inner in command.commands.items():
+        if not inner.hidden:
+            heading = getattr(inner, "rich_help_panel", None) or "Commands"
+            groups.setdefault(str(heading), []).append((name, inner.get_short_help_str(limit=_WIDTH - 16)))
+    for heading, rows in groups.items():
+        with formatter.section(heading):
+            formatter.write_dl(rows)
+
+
 def _as_text(command: Any) -> None:
     """Help as plain text: terminal drawing is cut off at a notebook's edge and stored with odd signs."""
     command.rich_markup_mode = None
+    if hasattr(command, "commands"):
+        command.format_commands = partial(_grouped, command)
     command.context_settings = {**command.context_settings, "terminal_width": _WIDTH}
     command.epilog = Text.from_markup(command.epilog or "").plain
     for inner in getattr(command, "commands", {}).values():

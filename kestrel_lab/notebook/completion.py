@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.notes import KINDS
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.memory.selector import KEYS, WORDS
 from kestrel_lab.models.providers import Ollama
 from kestrel_lab.models.resolve import available_models
@@ -19,18 +21,30 @@ from kestrel_lab.runtime.context.toolboxes import group_names
 if TYPE_CHECKING:
     from kestrel_lab.lab import Lab
 
-POLICIES = ("ask", "auto", "deny", *(f"auto:{danger.name.lower()}" for danger in Danger))
+POLICIES = {
+    "ask": "ask a person about risky calls",
+    "auto": "allow all calls but CRITICAL ones",
+    "deny": "deny what would be asked about",
+    **{
+        f"auto:{danger.name.lower()}": f"allow calls up to {danger.name}, ask about the rest"
+        for danger in Danger
+    },
+}
 NEWEST = 30
 """How many of the newest runs, and of the newest notes, are offered."""
 
-Values = Callable[["Lab", str], Iterable[str]]
-"""Returns the values that a word can take, given its typed part."""
+Values = Callable[["Lab", str], Mapping[str, str]]
+"""Returns the values that a word can take, given its typed part, each with a few words on what it is."""
+_LONGEST = 72
+"""Characters of an explanation."""
+_HELP = {"--help": "show what there is, and stop"}
 
 
 def complete_line(
     line: str, find_lab: Callable[[], Lab] | None = None, held: Iterable[str] = ()
-) -> list[str]:
-    """Return what the last word of `line` can become; the line ends at the cursor.
+) -> dict[str, str]:
+    """Return what the last word of `line` can become, each with a few words on what it is, in order of the
+    alphabet; the line ends at the cursor.
 
     `find_lab` is asked where values depend on a lab; `held` are variables with runs, which are offered as
     `@name` wherever a run is.
@@ -51,19 +65,31 @@ def complete_line(
         elif not word.startswith("-") and not _takes_value(command, words[place - 1] if place else ""):
             arguments += 1
     before = words[-1] if words else ""
-    options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+    options = {
+        option: _brief(parameter.help)
+        for parameter in command.params
+        for option in parameter.opts
+        if option.startswith("--")
+    }
     if not words and typed.startswith("-"):
-        options += complete_line(f"%kestrel run {typed}")
+        options |= complete_line(f"%kestrel run {typed}")
     if hasattr(command, "commands") and not _takes_value(command, before):
-        return _starting_with([*command.commands, *options, "--help"], typed)
+        known = {name: _brief(inner.help) for name, inner in command.commands.items()}
+        return _starting_with(known | options | _HELP, typed)
     if values := _values(command, before, arguments, typed):
-        named = [f"@{name}" for name in held] if values is _runs else []
-        return _starting_with((*named, *values(find_lab(), typed)), typed) if find_lab else []
-    return _starting_with((*options, "--help"), typed or "-")
+        named = {f"@{name}": "the run of this variable" for name in held} if values is _runs else {}
+        return _starting_with(named | dict(values(find_lab(), typed)), typed) if find_lab else {}
+    return _starting_with(options | _HELP, typed or "-")
 
 
-def _starting_with(words: Iterable[str], typed: str) -> list[str]:
-    return sorted(word for word in words if word.startswith(typed))
+def _brief(text: str | None) -> str:
+    """Return the beginning of a help text: its first clause."""
+    first = re.split(r";\s|(?<!e\.g)\.(?:\s|$)", " ".join((text or "").split()), maxsplit=1)[0]
+    return one_line(first, _LONGEST) or "option"
+
+
+def _starting_with(words: Mapping[str, str], typed: str) -> dict[str, str]:
+    return {word: words[word] for word in sorted(words) if word.startswith(typed)}
 
 
 def _option(command: Any, word: str) -> Any:
@@ -94,10 +120,10 @@ def _values(command: Any, before: str, arguments: int, typed: str) -> Values | N
     if _takes_value(command, before):
         option = _option(command, before)
         if choices := _choices(option):
-            return lambda _lab, _typed: choices
+            return lambda _lab, _typed: dict.fromkeys(choices, _brief(option.help))
         # An option without values of its own has none to offer, and no option may stand here.
         return _OF_OPTION.get(max(option.opts, key=len)) or _OF_ARGUMENT.get(
-            option.metavar, lambda _lab, _typed: ()
+            option.metavar, lambda _lab, _typed: {}
         )
     places = [
         parameter for parameter in command.params if not any(name.startswith("-") for name in parameter.opts)
@@ -107,56 +133,50 @@ def _values(command: Any, before: str, arguments: int, typed: str) -> Values | N
     return _OF_ARGUMENT.get(places[arguments].metavar)
 
 
-def _models(lab: Lab, _typed: str) -> Iterable[str]:
-    usable = {choice.name for choice in available_models(lab.session.env) if choice.available}
-    return usable | {f"ollama/{name}" for name in Ollama.of(lab.session.env).models()}
+def _models(lab: Lab, _typed: str) -> Mapping[str, str]:
+    usable = {choice.name: choice.note for choice in available_models(lab.env) if choice.available}
+    return dict.fromkeys((f"ollama/{name}" for name in Ollama.of(lab.env).models()), "Ollama") | usable
 
 
-def _runs(lab: Lab, _typed: str) -> Iterable[str]:
-    return [run.id for run in lab.session.store.runs(limit=NEWEST, trials=False)]
+def _runs(lab: Lab, _typed: str) -> Mapping[str, str]:
+    found = lab.store.runs(limit=NEWEST, trials=False)
+    return {run.id: one_line(f"{run.status}: {run.goal}", _LONGEST) for run in found}
 
 
-def _notes(lab: Lab, _typed: str) -> Iterable[str]:
-    return [note.id for note in lab.memory.list(replaced=True)[:NEWEST]]
+def _notes(lab: Lab, _typed: str) -> Mapping[str, str]:
+    return {note.id: note.kind for note in lab.memory.list(replaced=True)[:NEWEST]}
 
 
-def _selectors(lab: Lab, typed: str) -> Iterable[str]:
+def _selectors(lab: Lab, typed: str) -> Mapping[str, str]:
     tags = sorted({tag for note in lab.memory.list(replaced=True) for tag in note.tags})
     keyed = [f"{key}:" for key in KEYS if key not in ("kind", "tag")]
-    return [
-        *_notes(lab, typed),
-        *WORDS,
-        *(f"kind:{kind}" for kind in KINDS),
-        *(f"tag:{tag}" for tag in tags),
-        *keyed,
-    ]
+    words = [*WORDS, *(f"kind:{kind}" for kind in KINDS), *(f"tag:{tag}" for tag in tags), *keyed]
+    return {**_notes(lab, typed), **dict.fromkeys(words, "which notes")}
 
 
-def _plans(_lab: Lab, typed: str) -> Iterable[str]:
+def _plans(_lab: Lab, typed: str) -> Mapping[str, str]:
     from kestrel_lab.runtime.workflows.loader import shipped_workflows  # loads pydantic
 
-    return [*shipped_workflows(), *_paths(_lab, typed)]
+    return {**dict.fromkeys(shipped_workflows(), "workflow"), **_paths(_lab, typed)}
 
 
-def _tools(lab: Lab, typed: str) -> Iterable[str]:
+def _tools(lab: Lab, typed: str) -> Mapping[str, str]:
     chosen, comma, _ = typed.rpartition(",")
-    toolbox = lab.session.registry.toolbox
-    return [
-        f"{chosen}{comma}{name}"
-        for name in [*toolbox.names, *group_names(toolbox)]
-        if name not in chosen.split(",")
-    ]
+    toolbox = lab.registry.toolbox
+    names = {tool.name: _brief(tool.description) for tool in toolbox}
+    names |= dict.fromkeys(group_names(toolbox), "a group of tools")
+    return {f"{chosen}{comma}{name}": about for name, about in names.items() if name not in chosen.split(",")}
 
 
-def _paths(_lab: Lab, typed: str) -> Iterable[str]:
+def _paths(_lab: Lab, typed: str) -> Mapping[str, str]:
     folder = typed[: typed.rfind("/") + 1]
     place = Path(folder or ".")
     found = place.iterdir() if place.is_dir() else ()
-    return [
-        f"{folder}{path.name}{'/' if path.is_dir() else ''}"
+    return {
+        f"{folder}{path.name}{'/' if path.is_dir() else ''}": "folder" if path.is_dir() else "file"
         for path in found
         if typed.endswith(".") or not path.name.startswith(".")
-    ]
+    }
 
 
 _OF_OPTION: Mapping[str, Values] = {
@@ -176,7 +196,7 @@ _OF_OPTION: Mapping[str, Values] = {
         ),
         _paths,
     ),
-    "--kind": lambda _lab, _typed: KINDS,
+    "--kind": lambda _lab, _typed: dict.fromkeys(KINDS, "kind of note"),
     "--model": _models,
     "--plan": _plans,
     "--resume": _runs,

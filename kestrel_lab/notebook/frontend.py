@@ -26,6 +26,7 @@ from kestrel_lab.notebook.cell_interrupt import (
     run_on_thread,
     wait_for_end,
 )
+from kestrel_lab.notebook.failed_cell import FailedCell
 from kestrel_lab.notebook.panel import Panel, StaticPicture
 from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.runtime.run import Run, is_working
@@ -63,6 +64,8 @@ class Notebook:
         """Runs that the running cell has shown: as the cell's result one line of them is enough."""
         self.panels: list[Panel] = []
         """Those of runs that work, and the newest others."""
+        self.failed: FailedCell | None = None
+        """The cell that failed last."""
         self._own_lab: Lab | None = None
         self._last: tuple[Lab, Run, object] | None = None
         """The last run that was shown, its lab, and the model that the lab had then."""
@@ -97,7 +100,7 @@ class Notebook:
 
     def note(self, run: Run) -> None:
         """Remember `run` as the one that the next goal goes on with."""
-        self._last = (self.lab(), run, self.lab().session.options.get("model"))
+        self._last = (self.lab(), run, self.lab().options.get("model"))
 
     def goes_on_with(self) -> dict[str, Any]:
         """Options that continue the last run; none in a new lab or while the last run still works."""
@@ -107,7 +110,7 @@ class Notebook:
         _, run, model = self._last
         if not run.status.terminal and is_working(run):
             return {}
-        changed = lab.session.options.get("model")
+        changed = lab.options.get("model")
         return {"follow": run, **({"model": changed} if changed is not model and changed is not None else {})}
 
     def runs(self) -> list[str]:
@@ -175,6 +178,12 @@ class NotebookFrontend:
     def label(self, labelling: Labelling) -> Labelling:
         """The trials to label themselves: a notebook that somebody looks at shows them in a box."""
         return labelling
+
+    def failed_cell(self, wish: str) -> str:
+        """The goal to fix the cell that failed last."""
+        if self.notebook.failed is None:
+            raise UsageError("no cell has failed here since %load_ext kestrel_lab: there is nothing to fix")
+        return self.notebook.failed.goal(self.notebook.variables, wish)
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long under a progress bar; gives a coroutine of its result."""

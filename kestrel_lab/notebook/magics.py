@@ -7,25 +7,24 @@ import os
 import re
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
 from kestrel_lab.cli.frontend import files_named
+from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.evals.labels.label_queue import Labelling
 from kestrel_lab.models.resolve import prepare_in_background
 from kestrel_lab.notebook.command_line import run_magic
 from kestrel_lab.notebook.completion import complete_line
+from kestrel_lab.notebook.failed_cell import FailedCell
 from kestrel_lab.notebook.frontend import Notebook, NotebookFrontend, NotebookSurroundings, frontend_kind
 from kestrel_lab.notebook.label_box import label_bundle
 from kestrel_lab.notebook.panel import ChatBox
 from kestrel_lab.runtime.conversation import Chat
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.tools.kernel.variables import user_variables
-
-if TYPE_CHECKING:
-    from IPython.lib.pretty import RepresentationPrinter
 
 
 @magics_class
@@ -141,13 +140,17 @@ def load_ipython_extension(ip: Any) -> None:
     ip.Completer.custom_matchers.append(matcher)
     _show_once(ip, magics)
 
-    def after_cell(*_: object) -> None:
+    def after_cell(result: Any) -> None:
         magics.notebook.shown.clear()
+        error = result.error_before_exec or result.error_in_exec
+        # What a run ended with is no mistake of the cell.
+        if error is not None and not isinstance(error, KestrelError):
+            magics.notebook.failed = FailedCell(result.info.raw_cell, error)
         for panel in magics.notebook.panels:
             panel.look_again()
         prepare_in_background(os.environ)  # after the cell, also with a key that it has just set
 
-    Session.surroundings = NotebookSurroundings(magics.notebook, ip)
+    Services.surroundings = NotebookSurroundings(magics.notebook, ip)
     rewriter = AwaitRewriter(ip)
     rewriter.install()
     ip.events.register("post_run_cell", after_cell)
@@ -160,17 +163,16 @@ def unload_ipython_extension(ip: Any) -> None:
     if loaded is None:
         return
     delattr(ip, _ATTRIBUTE)
-    Session.surroundings = None
+    Services.surroundings = None
     loaded.rewriter.remove()
     ip.events.unregister("post_run_cell", loaded.after_cell)
     ip.Completer.custom_matchers.remove(loaded.matcher)
     for name in (MAGIC, AWAITED):
         for kind in ("line", "cell"):
             ip.magics_manager.magics[kind].pop(name, None)
-    for mime in ("text/html", "text/plain"):
-        ip.display_formatter.formatters[mime].pop(Run, None)
-    for kind in (Chat, Labelling):
-        ip.display_formatter.mimebundle_formatter.pop(kind, None)
+    ip.display_formatter.ipython_display_formatter.pop(Run, None)
+    for shown in (Chat, Labelling):
+        ip.display_formatter.mimebundle_formatter.pop(shown, None)
 
 
 def _matcher(magics: KestrelMagics) -> Any:
@@ -187,7 +189,7 @@ def _matcher(magics: KestrelMagics) -> Any:
                 if name.startswith(named[1])
             ]
             return {
-                "completions": [SimpleCompletion(name) for name in names],
+                "completions": [SimpleCompletion(name, type="variable") for name in names],
                 "matched_fragment": named[0],
                 "suppress": bool(names),
             }
@@ -198,7 +200,8 @@ def _matcher(magics: KestrelMagics) -> Any:
         found = complete_line(line[1], magics.notebook.lab, magics.notebook.runs())
         word = "" if before[-1:].isspace() else before.split()[-1]
         return {
-            "completions": [SimpleCompletion(text) for text in found],
+            # What a front end shows beside a completion is its type.
+            "completions": [SimpleCompletion(text, type=about) for text, about in found.items()],
             "matched_fragment": word,
             "suppress": True,
         }
@@ -207,19 +210,19 @@ def _matcher(magics: KestrelMagics) -> Any:
 
 
 def _show_once(ip: Any, magics: KestrelMagics) -> None:
-    """A run that its cell has shown already is one line as the cell's result."""
+    """A run that its cell has shown already is not shown again as the cell's result."""
+    from IPython.display import display  # loaded on use
 
-    def as_html(run: Run) -> str | None:
-        return None if run in magics.notebook.shown else run._repr_html_()
-
-    def as_text(run: Run, printer: RepresentationPrinter, _cycle: bool) -> None:
-        printer.text(str(run) if run in magics.notebook.shown else repr(run.report))  # type: ignore[no-untyped-call]
+    def show(run: Run) -> None:
+        if run not in magics.notebook.shown:
+            display({"text/html": run._repr_html_(), "text/plain": repr(run.report)}, raw=True)  # type: ignore[no-untyped-call]
 
     def as_box(chat: Chat, **_: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
         return ChatBox(chat).bundle() if frontend_kind(ip) == "panel" else None
 
-    ip.display_formatter.formatters["text/html"].for_type(Run, as_html)
-    ip.display_formatter.formatters["text/plain"].for_type(Run, as_text)
+    # In a terminal a run is text like any other value.
+    if getattr(ip, "kernel", None) is not None:
+        ip.display_formatter.ipython_display_formatter.for_type(Run, show)
 
     def as_labels(labelling: Labelling, **_: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
         return label_bundle(labelling) if frontend_kind(ip) == "panel" else None

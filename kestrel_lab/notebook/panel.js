@@ -10,7 +10,7 @@ const make = (tag, cls, text) => {
 const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 const seconds = s => s < 60 ? s.toFixed(1) + " s" : Math.floor(s / 60) + " min " + String(Math.floor(s % 60)).padStart(2, "0") + " s";
 const MARK = {
-  ok: "✓", done: "✓", error: "✗", denied: "✗", failed: "✗", waiting: "?", stopped: "–", asked: "·", pending: "·", skipped: "»", retrying: "↻",
+  ok: "✓", done: "✓", undone: "↶", error: "✗", denied: "✗", failed: "✗", waiting: "?", stopped: "–", asked: "·", pending: "·", skipped: "»", retrying: "↻",
 };
 const draw = (tag, attributes, text) => {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -20,10 +20,10 @@ const draw = (tag, attributes, text) => {
 };
 
 const block = text => { const pre = make("pre", "", text); pre.tabIndex = 0; return pre; };
-function pairs(box, args) {
+function pairs(box, args, codes = {}) {
   box.replaceChildren(...args.flatMap(([name, text]) => {
-    const value = make("dd");
-    value.append(block(text));
+    const value = make("dd", codes[name] ? "kst-md" : "");
+    value.append(codes[name] ? rendered(codes[name]) : block(text));
     return [make("dt", "", name), value];
   }));
 }
@@ -59,6 +59,13 @@ function headPart(el, send) {
   bar.append(pill, run, model, kind, make("span", "kst-gap"), clock, stop);
   progress.append(note, meter);
   const now = {};
+  const tellGoal = () => {
+    goal.replaceChildren(now.goal || "");
+    if (!now.given) return;
+    const more = make("details", "kst-given");
+    more.append(make("summary", "kst-soft", "with the variables filled in"), make("div", "", now.given));
+    goal.append(more);
+  };
   const update = c => {
     Object.assign(now, c);
     el.setAttribute("aria-label", "kestrel run " + now.run);
@@ -67,7 +74,7 @@ function headPart(el, send) {
       put(pill, now.status.replace("_", " ").toLowerCase() || "starting");
       put(said, "run " + pill.textContent);
     }
-    put(run, now.run || ""); put(goal, now.goal || ""); put(model, now.model || ""); put(usage, now.usage || ""); put(reason, now.reason || "");
+    put(run, now.run || ""); if (c.goal !== undefined || c.given !== undefined) tellGoal();  put(model, now.model || ""); put(usage, now.usage || ""); put(reason, now.reason || "");
     health.hidden = !now.health;
     put(health, now.health ? "not in order: " + now.health : "");
     kind.hidden = !now.model_kind || now.model_kind === "real";
@@ -114,7 +121,7 @@ const sanitised = globalThis.trustedTypes?.createPolicy("kestrel-sanitised", { c
 const rendered = html => document.createRange().createContextualFragment(sanitised?.createHTML(html) ?? html);
 // Buttons on code: copy it, and where the front end has a notebook put it into a new cell.
 function dress(box, tools) {
-  for (const pre of box.querySelectorAll("pre:not(.kst-dressed)")) {
+  for (const pre of box.querySelectorAll("pre[data-language]:not(.kst-dressed)")) {
     const bar = make("div", "kst-codebar"), code = pre.textContent.replace(/\n$/, "");
     const add = (text, click) => {
       const button = make("button", "", text);
@@ -216,16 +223,18 @@ function notUndone({ call, message }) {
 function callRow(tools) {
   const root = make("details", "kst-call"), summary = make("summary"), mark = make("span", "kst-mark"), tool = make("b"), line = make("code", "kst-line");
   const danger = make("span", "kst-badge"), took = make("span", "kst-took"), preview = make("div", "kst-preview kst-soft");
-  const args = make("dl"), resultLabel = make("div", "kst-label", "Result"), result = block(""), diff = block(""), note = make("div", "kst-note kst-soft");
+  const args = make("dl"), resultLabel = make("div", "kst-label", "Output"), result = block(""), diff = block(""), note = make("div", "kst-note kst-soft");
+  const code = make("div", "kst-md kst-code"), figures = make("div", "kst-figures");
   const inside = make("span", "kst-soft"), step = make("span", "kst-step kst-soft");
   diff.classList.add("kst-diff");
   diff.hidden = true;
   summary.append(mark, inside, tool, line, danger, step, took, preview);
-  root.append(summary, args, resultLabel, result, diff, note);
-  let since = 0;
+  root.append(summary, code, args, resultLabel, result, figures, diff, note);
+  let since = 0, opened = false;
   return {
     root, step,
     update(c) {
+      if (c.since !== undefined) since = c.since;
       if (c.inside !== undefined) { put(inside, c.inside ? c.inside + " ›" : ""); inside.hidden = !c.inside; root.classList.toggle("kst-inside", !!c.inside); }
       if (c.state !== undefined) {
         if (c.state === "error" && root.dataset.state !== "error") root.open = true;
@@ -239,7 +248,16 @@ function callRow(tools) {
       if (c.summary !== undefined) { put(line, c.summary); line.title = c.summary; }
       if (c.danger !== undefined) { put(danger, c.danger); danger.dataset.danger = c.danger; danger.hidden = !c.danger; }
       if (c.args !== undefined) pairs(args, c.args);
-      if (c.result !== undefined) { put(result, c.result); result.hidden = resultLabel.hidden = !c.result; }
+      if (c.code_html !== undefined) { code.replaceChildren(rendered(c.code_html)); dress(code, tools); }
+      if (c.figures !== undefined) figures.replaceChildren(...c.figures.map(picture));
+      if (c.result !== undefined) {
+        const atEnd = result.scrollHeight - result.scrollTop - result.clientHeight < 40;
+        put(result, c.result);
+        result.hidden = resultLabel.hidden = !c.result;
+        if (atEnd) result.scrollTop = result.scrollHeight;
+        // What runs and writes is worth watching; who folds it away is left alone.
+        if (c.result && since && !opened) opened = root.open = true;
+      }
       if (c.diff !== undefined) showDiff(diff, c.diff);
       if (c.preview !== undefined) put(preview, c.preview);
       if (c.note !== undefined) put(note, c.note);
@@ -247,7 +265,6 @@ function callRow(tools) {
         summary.querySelectorAll(".kst-undo, .kst-problem").forEach(node => node.remove());
         if (c.undo && tools?.undo) summary.append(undoButton(c.undo, tools.undo));
       }
-      if (c.since !== undefined) since = c.since;
       if (c.took !== undefined && !since) put(took, c.took);
     },
     tick(clockNow) { if (since) put(took, seconds(Math.max(0, clockNow - since))); },
@@ -366,6 +383,7 @@ function graphPart() {
   };
 }
 
+const SLOW = 5; // seconds after which a preview says how to go on without it
 const SETTLE_MS = 250; // a second click of a double click must not decide the next question
 
 // What every card has whose answer a person sends: buttons that wait a moment, and a place for what was wrong.
@@ -413,7 +431,7 @@ const line = (label, press) => {
 function picture(address) {
   const image = make("img");
   if (/^data:image\/(png|jpeg);base64,[A-Za-z0-9+\/]+=*$/.test(address)) image.src = address;
-  image.alt = "Figure that the code would show";
+  image.alt = "Figure of the code";
   return image;
 }
 
@@ -424,6 +442,9 @@ function approvalCard(id, send) {
   all.append(make("summary", "kst-soft", "Arguments"), args);
   const figures = make("div", "kst-figures"), whence = make("details", "kst-all"), origins = make("dl");
   whence.append(make("summary", "kst-soft", "Where they come from"), origins);
+  const progress = make("div", "kst-previewing"), begun = { at: 0 };
+  progress.setAttribute("role", "status");
+  progress.hidden = true;
   title.append(make("span", "", "Approve this call?"), tool, danger);
   diff.classList.add("kst-diff");
   edit.setAttribute("aria-label", "Arguments as JSON");
@@ -455,17 +476,30 @@ function approvalCard(id, send) {
   const reason = line("Reason for denying (optional)", () => { if (!deny.disabled) deny.click(); });
   row.append(approve, like, always, editing, make("span", "kst-gap"), reason, none, deny);
   none.hidden = true;
-  root.append(title, why, diff, figures, all, whence, edit, problem, row);
+  root.append(title, why, progress, diff, figures, all, whence, edit, problem, row);
   settle();
   return {
     root, yes, no, refused, waits: () => !approve.disabled,
+    tick(clockNow) {
+      if (!begun.at) return;
+      const spent = Math.max(0, clockNow - begun.at);
+      put(progress, "Preview: running in a copy of your kernel, " + Math.floor(spent) + " s" + (spent < SLOW ? "." :
+        ". You need not wait: Approve runs the code now, without a preview, and Stop ends it at any time; Deny ends the preview. It is broken off after 20 s."));
+    },
     update(c) {
+      if (c.previewing !== undefined) {
+        begun.at = c.previewing;
+        progress.hidden = !c.previewing;
+        if (c.previewing) put(progress, "Preview: running in a copy of your kernel.");
+        // A preview that fills in does not touch what somebody edits.
+        if (c.args === undefined) { put(danger, c.danger); danger.dataset.danger = c.danger; put(why, c.why); showDiff(diff, c.diff); diff.hidden ||= !edit.hidden; figures.replaceChildren(...(c.images || []).map(picture)); return; }
+      }
       like.dataset.offer = c.offer || "";
       none.hidden = !c.contained;
       put(always, c.contained ? "All like these" : "Always for this run");
       put(like, c.offer ? `Always \u201c${c.offer}\u201d` : "Always exactly this");
       put(tool, c.tool); put(danger, c.danger); danger.dataset.danger = c.danger; put(why, c.why);
-      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args); showDiff(diff, c.diff); figures.replaceChildren(...(c.images || []).map(picture)); all.open = !c.folded; pairs(origins, c.origins); whence.open = !c.folded; whence.hidden = !c.origins.length; }
+      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args, c.codes); showDiff(diff, c.previewing ? "" : c.diff); figures.replaceChildren(...(c.images || []).map(picture)); all.open = !c.folded; pairs(origins, c.origins); whence.open = !c.folded; whence.hidden = !c.origins.length; }
     },
   };
 }
@@ -642,7 +676,7 @@ function view(el, send, tools) {
     },
     lost: head.lost,
     refused: (id, message) => parts.ask.get(id)?.refused(message),
-    tick(clockNow) { if (!el.dataset.lost) { head.tick(clockNow); parts.row.forEach(part => part.tick?.(clockNow)); } },
+    tick(clockNow) { if (!el.dataset.lost) { head.tick(clockNow); parts.row.forEach(part => part.tick?.(clockNow)); parts.ask.forEach(part => part.tick?.(clockNow)); } },
   };
 }
 
@@ -651,6 +685,10 @@ function view(el, send, tools) {
 const VIEW = "application/vnd.jupyter.widget-view+json";
 const widgetOf = data => data[VIEW]?.model_id;
 const label = run => "kestrel run " + run;
+const html = data => [data["text/html"]].flat().join("");
+// Whether an output is an older picture of a run: the last one in it, as those of the turns before stand above.
+const isOld = (data, m) => !widgetOf(data) && [...html(data).matchAll(/aria-label="kestrel run ([^"]+)"/g)].at(-1)?.[1] === m.run
+  && html(data) !== html(m.data);
 function replace(manager, wanted, data) {
   try {
     const cells = manager.context.model.cells;
@@ -761,12 +799,12 @@ export default {
     model.on("msg:custom", m => {
       heard = true;
       if (m.k === "cells") aboutCells(manager, m, message => model.send(message));
-      else if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id, m.data); finished.still(m); }
+      else if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id || isOld(data, m), m.data); finished.still(m); }
       else if (m.k === "undo") notUndone(m);
       else if (m.k === "problem") finished.problem(m.message);
       else if (m.k === "next") {
         finished.end();
-        replace(manager, data => !widgetOf(data) && [data["text/html"]].flat().join("").includes(label(m.run)), m.data);
+        replace(manager, data => !widgetOf(data) && html(data).includes(label(m.run)), m.data);
       }
     });
     const hello = () => { if (!heard && tries++ < 30) { model.send({ k: "hello" }); setTimeout(hello, 300); } };

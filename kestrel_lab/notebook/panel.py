@@ -51,7 +51,7 @@ class StaticPicture:
 
     def __init__(self, view: RunView) -> None:
         self.bundle = {"text/html": run_html(view), "text/plain": run_text(view)}
-        if view.head.run and not view.done:
+        if view.head.run and not view.head.ended:
             more = f"how it went on: %kestrel show {view.head.run}"
             self.bundle["text/html"] += f"<p><small>{escape(more)}</small></p>"
             self.bundle["text/plain"] += f"\n{more}"
@@ -151,8 +151,10 @@ class Panel:
             self._handle = handle
             handle.display(self._widget)
         self._shown(self, run)
+        self.view.read_image = run.results.read_image
         if (shell := live_shell()) is not None:
             kernel_of(shell).page = self._page
+            kernel_of(shell).panels.add(run.id)
         run.subscribe(self._take)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from kestrel_lab.core.events.union import Event
+from kestrel_lab.core.events.union import Event, ToolDelta
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import escape_surrogates
 from kestrel_lab.views.html.markdown import RenderedChanges
@@ -53,7 +53,9 @@ class PatchStream:
             changes = self.view.apply(event, time.time())
             for change in changes:
                 _merge(self._buffer, change)
-        if any(map(_is_awaited, changes)) or (any(map(_begins_call, changes)) and self._has_spare()):
+        # A tool that writes may block the event loop meanwhile; it reports ten times a second at most.
+        at_once = isinstance(event, ToolDelta) or any(map(_is_awaited, changes))
+        if at_once or (any(map(_begins_call, changes)) and self._has_spare()):
             self.flush()
         elif changes and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self.flush)

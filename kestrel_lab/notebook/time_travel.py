@@ -11,6 +11,7 @@ from kestrel_lab.core.errors import KestrelError, UsageError
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.notebook.panel import BoxPlace, Panel, StaticPicture, with_static_html
+from kestrel_lab.runtime.start import fork
 from kestrel_lab.views.html.elements import paragraph_html
 from kestrel_lab.views.html.run_page import run_html
 
@@ -112,9 +113,7 @@ class TimeTravel:
                 given
             )
             chosen: dict[str, Any] = {} if key is None else {key: text.strip() if key == "model" else text}
-            panel.follow(
-                self._lab.session.start_fork(self._run.id, at=self.record.seq, approver=panel, **chosen)
-            )
+            panel.follow(fork(self._lab, self._run.id, at=self.record.seq, approver=panel, **chosen))
         except KestrelError as error:
             self.problem.value = paragraph_html(str(error))
 

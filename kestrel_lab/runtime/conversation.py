@@ -152,13 +152,13 @@ class Chat:
         self._start, self._run, self._options = start, run, options
 
     def begin(self, goal: str, **changes: Unpack[RunOptions]) -> Run:
-        """Begin the next turn on the running event loop and return at once; options as `Session.start`."""
+        """Begin the next turn on the running event loop and return at once; options as `Lab.start`."""
         run = self._start(goal, **self._next(changes))
         self.runs.append(run)
         return run
 
     async def ask(self, goal: str, **changes: Unpack[RunOptions]) -> Run:
-        """Carry out the next turn; raises like `Session.run`, and `UsageError` while a turn is at work."""
+        """Carry out the next turn; raises like `Lab.run`, and `UsageError` while a turn is at work."""
         run = await self._run(goal, **self._next(changes))
         self.runs.append(run)
         return run

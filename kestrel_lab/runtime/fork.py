@@ -43,7 +43,7 @@ class Branch:
 def branch_of(
     run_id: str, records: list[Record], at: int | None, *, answer: str | None, result: str | None
 ) -> Branch:
-    """Return the shared beginning of a fork of the run of `records`; see `Session.start_fork` for the
+    """Return the shared beginning of a fork of the run of `records`; see `Lab.fork` for the
     arguments.
 
     Raises `UsageError` when the run has no such event, had ended by then, or has something there that an

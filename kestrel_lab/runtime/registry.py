@@ -67,10 +67,12 @@ class Registry:
     ) -> None:
         """`tools` are the native ones and those that runs are offered on request."""
         self.options = options
-        """Those of the session as they are now; `Session.change` replaces them."""
+        """Those of the lab as they are now; `Lab.change` replaces them."""
         self.sandbox = sandbox
         self._servers_home, self._mcp = home.resolve() / "mcp", mcp
         self._models: dict[str, Model] = dict(options.get("models") or {})
+        self._why: str | None = None
+        """Why the model is chosen that is used where none is named; `None` until that is asked."""
         self._tools = known_tools(tools, options.get("tools") or (), mcp.names)
 
     @property
@@ -125,6 +127,18 @@ class Registry:
                 factories=makers,
             )
         return self._models[key]
+
+    def why_model(self, model: str | Model | None) -> str:
+        """Return why `resolve_model` chose the model that it gives; empty where somebody named it."""
+        named = (model, self.options.get("model"), self.options.get("provider"), self.options.get("api_base"))
+        if any(named) or self._env.get("MODEL_PROVIDER"):
+            return ""
+        if self._why is None:
+            # As in `resolve_model`.
+            from kestrel_lab.models.resolve import chosen_because
+
+            self._why = chosen_because(self._env)
+        return self._why
 
     def given_model(self, model: str | None) -> Model | None:
         """The existing model object for a name; the session's own for `None`. Chooses none."""
@@ -203,7 +217,7 @@ class Registry:
         that then has no tool, and where the sandbox that was named cannot be had.
         """
         if self.sandbox.level is not None and any(tool.sandbox is not None for tool in ctx.toolbox):
-            await choose_level_async(self.sandbox, ctx.workspace.root)
+            await choose_level_async(self.sandbox, ctx.given.workspace.root)
         if not late:
             return
         failed = {name: error for name, error in _FAILED.get({}).items() if name in late}
@@ -213,8 +227,8 @@ class Registry:
         new = [tool for tool in self._without(failed, tools, steps) if tool.name not in ctx.toolbox]
         whole, growth = Toolbox([*ctx.toolbox, *new]), None
         if ctx.growth is None:
-            whole, growth = self.grown(whole, ctx.workspace.root, expand=False)
-        check_steps(steps, check_wire_names(whole), OPERATIONS, ctx.resolve)
+            whole, growth = self.grown(whole, ctx.given.workspace.root, expand=False)
+        check_steps(steps, check_wire_names(whole), OPERATIONS, ctx.given.resolve)
         if new:
             ctx.emit(ToolsAdded(tools=tools_for_event(new)))
             ctx.grow(tool for tool in whole if tool.name not in ctx.toolbox)

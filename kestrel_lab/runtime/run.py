@@ -266,8 +266,8 @@ class Run(Generic[T]):
     async def ask(self, goal: str, **changes: Unpack[RunOptions]) -> Run:
         """Go on with the conversation: run `goal` as a new run that follows this one, and wait for its end.
 
-        Takes the options of `Session.start`; model, tools, workspace and rules are those of this run unless
-        they are given. Raises what `Session.run` raises, and `UsageError` while this run has not ended.
+        Takes the options of `Lab.start`; model, tools, workspace and rules are those of this run unless
+        they are given. Raises what `Lab.run` raises, and `UsageError` while this run has not ended.
         """
         if self._run is None:
             raise UsageError(

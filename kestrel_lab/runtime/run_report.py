@@ -19,7 +19,7 @@ from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.run_status import VisibleStatus, visible_status
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.context.images import images_html
+from kestrel_lab.runtime.context.images import image_reader, images_html
 from kestrel_lab.runtime.execution.artifacts import answer_value, answering_steps
 from kestrel_lab.runtime.execution.stages import STAGE_COLUMNS, stage_row
 from kestrel_lab.runtime.operations.quality import Quality, quality_of
@@ -167,8 +167,8 @@ class Report:
                     f"run {self._id} has no event {at}: its first is {records[0].seq}, its last "
                     f"{records[-1].seq}"
                 )
-            return view_of(before)
-        view = view_of(records)
+            return view_of(before, image_reader(self._store.results))
+        view = view_of(records, image_reader(self._store.results))
         if view.cites:
             view.mark(self.evidence.claims)
         shown = self.status
@@ -314,6 +314,9 @@ class Answers(TableView, Mapping[str, str]):
 
     def __init__(self, records: list[Record], store: ResultStore) -> None:
         self._store = store
+        self.read_image = image_reader(store)
+        """Returns the `data:` address of an image that an event of the run names; empty for one that is gone.
+        """
         self._answers = {
             record.event.call: record.event for record in records if isinstance(record.event, ToolAnswered)
         }

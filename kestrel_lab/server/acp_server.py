@@ -12,6 +12,7 @@ import json
 import sys
 from base64 import b64decode
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Unpack, cast
 from uuid import uuid4
@@ -26,7 +27,8 @@ from kestrel_lab.host.version import __version__
 from kestrel_lab.runtime.conversation import Chat
 from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
+from kestrel_lab.runtime.start import run, start
 
 # Images come inside their message, as Base64.
 _LONGEST: Final = 50 * 1024 * 1024
@@ -36,7 +38,7 @@ _SCOPES: Final = {"once": "once", "always": "run", "reject": "once"}
 _STOPS: Final = {"cycles": "max_turn_requests", "tokens": "max_tokens"}
 
 
-async def serve_acp(session: Session, **options: Unpack[RunOptions]) -> None:
+async def serve_acp(lab: Services, **options: Unpack[RunOptions]) -> None:
     """Serve one editor on standard input and output until the input ends; `options` are those of its runs.
 
     Whatever else would be written to standard output goes to standard error.
@@ -62,14 +64,14 @@ async def serve_acp(session: Session, **options: Unpack[RunOptions]) -> None:
         )
 
     with redirect_stdout(sys.stderr):
-        await run_agent(cast("Any", AcpAgent(session, options)), writer, ObjectLines(reader, refuse))
+        await run_agent(cast("Any", AcpAgent(lab, options)), writer, ObjectLines(reader, refuse))
 
 
 class AcpAgent:
     """The agent's side of the protocol. Its methods are the protocol's requests, which the library calls."""
 
-    def __init__(self, session: Session, options: RunOptions) -> None:
-        self._session, self._options = session, options
+    def __init__(self, lab: Services, options: RunOptions) -> None:
+        self._lab, self._options = lab, options
         self._chats: dict[str, Chat] = {}
         self._runs: dict[str, Run] = {}
         self._client: Any = None
@@ -107,7 +109,7 @@ class AcpAgent:
             "workspace": cwd,
             "approver": lambda asked: self._ask(known, asked),
         }
-        self._chats[known] = self._session.chat(**options)
+        self._chats[known] = Chat(partial(start, self._lab), partial(run, self._lab), options)
         return NewSessionResponse(session_id=known)
 
     async def prompt(self, session_id: str, prompt: list[Any], **more: Any) -> Any:

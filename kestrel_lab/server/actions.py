@@ -12,7 +12,7 @@ from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.eventlog.run_status import at_work, cancel_in_log
 from kestrel_lab.eventlog.store import RunRow
 from kestrel_lab.runtime.run import is_working
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.server.protocol import Accepted, Answer, Approve, Cancel, Decision, Refused, Reply
 
 _ASKED = (
@@ -21,23 +21,23 @@ _ASKED = (
 )
 
 
-def decide_question(session: Session, message: Decision, *, by: str, how: str) -> Reply:
+def decide_question(lab: Services, message: Decision, *, by: str, how: str) -> Reply:
     """Record the decision of `by`; the run continues at once, in whichever process works on it.
 
     Blocks until the decision is on disk.
     """
     try:
-        row = session.store.run(message.run)
+        row = lab.store.run(message.run)
     except UsageError as error:
         return message.refused("unknown_run", str(error), todo="`watch` lists the runs")
-    found = session.store.query(_ASKED, (row.id, message.question))
+    found = lab.store.query(_ASKED, (row.id, message.question))
     if not found:
         problem = f"run {row.id} has not asked {message.question!r}"
         return message.refused(
             "unknown_question", problem, todo="take `question` from the message that asked"
         )
     asked = cast("ApprovalAsked", from_json(ApprovalAsked.type, cast("dict[str, Json]", loads(found[0][0]))))
-    if (refused := _already_decided(session, message) or _refuse_unfit(row, asked, message)) is not None:
+    if (refused := _already_decided(lab, message) or _refuse_unfit(row, asked, message)) is not None:
         return refused
     given = ApprovalGiven(
         call=asked.call,
@@ -53,17 +53,15 @@ def decide_question(session: Session, message: Decision, *, by: str, how: str) -
     )
     try:
         if isinstance(message, Approve) and message.args is not None:
-            given = replace(given, args=_complete_args(session, row, asked, message.args))
-        session.store.decide(row.id, given)
+            given = replace(given, args=_complete_args(lab, row, asked, message.args))
+        lab.store.decide(row.id, given)
     except UsageError as error:
         return message.refused(
             "bad_arguments", str(error), todo="send arguments that fit the tool, or approve as asked"
         )
     except AlreadyDecided:
         # Another client decided between our check and our write; the database lets only one through.
-        return _already_decided(session, message) or message.refused(
-            "already_decided", "this was decided before"
-        )
+        return _already_decided(lab, message) or message.refused("already_decided", "this was decided before")
     except IllegalTransition:
         return message.refused("ended", f"run {row.id} has ended: nothing waits for a decision")
     except StoreError as error:
@@ -76,8 +74,8 @@ def decide_question(session: Session, message: Decision, *, by: str, how: str) -
     )
 
 
-def _already_decided(session: Session, message: Decision) -> Refused | None:
-    record = session.store.decision(message.run, message.question)
+def _already_decided(lab: Services, message: Decision) -> Refused | None:
+    record = lab.store.decision(message.run, message.question)
     if record is None:
         return None
     given = cast("ApprovalGiven", record.event)
@@ -108,43 +106,43 @@ def _refuse_unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refus
 
 
 def _complete_args(
-    session: Session, row: RunRow, asked: ApprovalAsked, args: dict[str, Json]
+    lab: Services, row: RunRow, asked: ApprovalAsked, args: dict[str, Json]
 ) -> dict[str, Json]:
     """Return edited arguments with defaults; raises `UsageError` if they do not fit, or tool unknown."""
-    run = session.history.live.get(row.id)
+    run = lab.history.live.get(row.id)
     if run is not None and run.approvals is not None and is_working(run):
         given = ApprovalGiven(call=asked.call, granted=True, by="", how="", args=args)
         return run.approvals.checked(asked, given).args or {}
-    if asked.tool not in session.registry.toolbox:
+    if asked.tool not in lab.registry.toolbox:
         raise UsageError(
             f"tool {asked.tool!r} is not known to this process, so edited arguments cannot be checked"
         )
     try:
-        return session.registry.toolbox.get(asked.tool).validate(args)
+        return lab.registry.toolbox.get(asked.tool).validate(args)
     except ValueError as error:  # of the tool's arguments
         raise UsageError(str(error)) from error
 
 
-async def cancel_run(session: Session, message: Cancel, *, by: str) -> Reply:
+async def cancel_run(lab: Services, message: Cancel, *, by: str) -> Reply:
     """End the run as CANCELLED, unless it has ended.
 
     What another process does in a run that was taken from it is written no more, and it ends when it notices,
     at the latest before its next call with an effect; only the effect of a call under way may still come.
     """
     try:
-        row = session.store.run(message.run)
+        row = lab.store.run(message.run)
     except UsageError as error:
         return message.refused("unknown_run", str(error), todo="`watch` lists the runs")
     if row.status.terminal:
         return message.refused("ended", f"run {row.id} is {row.status} already")
-    run = session.history.live.get(row.id)  # `get` would hash every event of the run, on the event loop
+    run = lab.history.live.get(row.id)  # `get` would hash every event of the run, on the event loop
     if run is not None and is_working(run):
         run.cancel()
         return Accepted(re=message.id, run=row.id)
     if at_work(row.owner, row.id) and not message.force:
         problem = f"another process works on run {row.id}: stop it there, or take the run over"
         return message.refused("at_work_elsewhere", problem, todo="send `cancel` with `force`")
-    if not await asyncio.to_thread(cancel_in_log, session.store, row.id, by):
+    if not await asyncio.to_thread(cancel_in_log, lab.store, row.id, by):
         return message.refused(
             "at_work_elsewhere", f"another process has just taken run {row.id}", todo="try again"
         )

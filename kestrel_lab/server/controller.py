@@ -36,7 +36,8 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.user import user_name
 from kestrel_lab.host.version import __version__
 from kestrel_lab.runtime.run import Run, interrupt_run, is_working
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
+from kestrel_lab.runtime.start import resume, start
 from kestrel_lab.server import protocol
 from kestrel_lab.server.actions import cancel_run, decide_question
 from kestrel_lab.server.client import Link
@@ -106,7 +107,7 @@ class Control:
 
     def __init__(
         self,
-        session: Session,
+        lab: Services,
         *,
         user: str | None = None,
         can_start: bool = False,
@@ -125,13 +126,13 @@ class Control:
             always: Whether a client may connect at any time, as to a served page. Otherwise a run that asks
                 while no client is connected is left waiting in the log.
         """
-        self.session = session
+        self.lab = lab
         self.user = user or user_name()
         self.can_start = can_start
         self.workspace = Path(workspace)
         self.patience_s = patience_s
-        self.tail = LogWatcher(session.store)
-        self.list = RunList(session.store)
+        self.tail = LogWatcher(lab.store)
+        self.list = RunList(lab.store)
         self.attendance = AttendingClients(always=always)
         self.links: set[Link] = set()
         self.followers: set[Follower] = set()
@@ -143,7 +144,7 @@ class Control:
     async def __aenter__(self) -> Self:
         await self.tail.__aenter__()
         self._listener = self._hear
-        self.session.change(listeners=(*self.session.options["listeners"], self._listener))
+        self.lab.change(listeners=(*self.lab.options["listeners"], self._listener))
         return self
 
     async def __aexit__(
@@ -154,13 +155,13 @@ class Control:
         Runs that wait for a decision stay waiting in the log; other runs that were started here are
         interrupted.
         """
-        self.session.change(
-            listeners=tuple(one for one in self.session.options["listeners"] if one is not self._listener)
+        self.lab.change(
+            listeners=tuple(one for one in self.lab.options["listeners"] if one is not self._listener)
         )
         self.attendance.end()
         for link in list(self.links):
             await link.close()
-        working = self.session.history.live
+        working = self.lab.history.live
         waiting = [task for run, task in self._own.items() if run in working and working[run].questions]
         # Runs that wait for a decision end by themselves now that nobody can decide; five seconds are ample.
         await asyncio.wait(waiting, timeout=5) if waiting else None
@@ -209,7 +210,7 @@ class Control:
     def follow(self, run: str, *, after: int = 0, view: bool = False) -> Follower:
         """Return a follower of the run; raises `UsageError` when there is no such run or event."""
         patience = self.patience_s if run in self._own else None
-        return Follower(self.session.store, self.tail, run, after=after, view=view, patience_s=patience)
+        return Follower(self.lab.store, self.tail, run, after=after, view=view, patience_s=patience)
 
     async def handle(
         self,
@@ -222,10 +223,10 @@ class Control:
             if isinstance(message, protocol.Start | protocol.Resume):
                 return self._begin(message)
             if isinstance(message, protocol.ListTrials):
-                return await asyncio.to_thread(list_trials, self.session.store, message)
+                return await asyncio.to_thread(list_trials, self.lab.store, message)
             if isinstance(message, protocol.Cancel):
-                return await cancel_run(self.session, message, by=self.user)
-            return await asyncio.to_thread(decide_question, self.session, message, by=self.user, how=how)
+                return await cancel_run(self.lab, message, by=self.user)
+            return await asyncio.to_thread(decide_question, self.lab, message, by=self.user, how=how)
         except UsageError as error:
             return message.refused("refused", str(error))
         except KestrelError as error:
@@ -244,17 +245,15 @@ class Control:
             return message.refused("not_allowed", "this server starts no runs", todo=todo)
         approver = self.approver()
         if isinstance(message, protocol.Resume):
-            run = self.session.restart(message.run, approver=approver)
+            run = resume(self.lab, message.run, approver=approver)
             if not is_working(run):
                 return message.refused(
                     "ended", f"run {run.id} is {run.status}: there is nothing to go on with"
                 )
         else:
-            limits = Limits(
-                **{**self.session.limits.as_json(), **message.limits.model_dump(exclude_none=True)}
-            )
+            limits = Limits(**{**self.lab.limits.as_json(), **message.limits.model_dump(exclude_none=True)})
             own: Any = {"limits": limits, "workspace": self.workspace, "approver": approver}
-            run = self.session.start(message.goal, **message.options, **own)
+            run = start(self.lab, message.goal, **message.options, **own)
         self.adopt(run, approver)
         return protocol.Accepted(re=message.id, run=run.id)
 

@@ -21,7 +21,8 @@ from kestrel_lab.host.version import __version__
 from kestrel_lab.models.chat_format import wire_name
 from kestrel_lab.runtime.context.images import with_images
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
+from kestrel_lab.runtime.start import start
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.tool import Tool, Toolbox
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 async def serve_stdio(
-    session: Session, *, approve: str = "deny", workspace: str = ".", tools: Sequence[str] | None = None
+    lab: Services, *, approve: str = "deny", workspace: str = ".", tools: Sequence[str] | None = None
 ) -> None:
     """Serve on standard input and output until the input ends.
 
@@ -40,21 +41,19 @@ async def serve_stdio(
     """
     from mcp.server.stdio import stdio_server
 
-    server = make_server(session, approve=approve, workspace=workspace, tools=tools)
+    server = make_server(lab, approve=approve, workspace=workspace, tools=tools)
     async with stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
 
 
-def make_server(
-    session: Session, *, approve: str, workspace: str, tools: Sequence[str] | None
-) -> Server[Any]:
+def make_server(lab: Services, *, approve: str, workspace: str, tools: Sequence[str] | None) -> Server[Any]:
     """The server, not yet listening."""
     from mcp.server.lowlevel import Server
     from mcp_types import CallToolRequestParams, ListToolsResult, PaginatedRequestParams
     from mcp_types import Tool as WireTool
 
     # A question to a person has no place here: nobody sits on the other side.
-    offered = Toolbox(tool for tool in session.registry.resolve_tools(tools) if not tool.asks_person)
+    offered = Toolbox(tool for tool in lab.registry.resolve_tools(tools) if not tool.asks_person)
     by_wire = {wire_name(tool.name): tool for tool in offered}
     listed = [
         WireTool(name=name, description=tool.description, input_schema=tool.schema)
@@ -68,17 +67,18 @@ def make_server(
         if (tool := by_wire.get(params.name)) is None:
             return _text_result(f"there is no tool {one_line(params.name)!r}", failed=True)
         return await _follow_run(
-            ctx, session, lambda: _call(session, tool, params.arguments or {}, approve, workspace)
+            ctx, lab, lambda: _call(lab, tool, params.arguments or {}, approve, workspace)
         )
 
     return Server("kestrel_lab", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-def _call(session: Session, tool: Tool, args: dict[str, Any], approve: str, workspace: str) -> Run:
+def _call(lab: Services, tool: Tool, args: dict[str, Any], approve: str, workspace: str) -> Run:
     """A run of that one call; it has a model that says nothing, because no agent takes part."""
     plan = Plan(steps=(Step(id="call", tool=tool.name, args=tool.validate(args)),))
     silent = ScriptedModel([], name="nobody")
-    return session.start(
+    return start(
+        lab,
         f"{tool.name} for an MCP client",
         model=silent,
         tools=Toolbox([tool]),
@@ -88,7 +88,7 @@ def _call(session: Session, tool: Tool, args: dict[str, Any], approve: str, work
     )
 
 
-async def _follow_run(ctx: Any, session: Session, begin: Callable[[], Run]) -> CallToolResult:
+async def _follow_run(ctx: Any, lab: Services, begin: Callable[[], Run]) -> CallToolResult:
     """The answer of a run; it is stopped when the client takes its call back."""
     try:
         run = begin()
@@ -123,17 +123,17 @@ async def _follow_run(ctx: Any, session: Session, begin: Callable[[], Run]) -> C
     finally:
         stop()
         await asyncio.gather(*sending, return_exceptions=True)
-    return _call_result(run, session)
+    return _call_result(run, lab)
 
 
-def _call_result(run: Run, session: Session) -> CallToolResult:
+def _call_result(run: Run, lab: Services) -> CallToolResult:
     """The answer of a run of one call: its text, its images, and its JSON if that is an object."""
     from mcp_types import CallToolResult, ImageContent, TextContent
 
     event = next((event for event in reversed(run.events()) if isinstance(event, ToolAnswered)), None)
     content: list[Any] = [TextContent(type="text", text=run.answer or run.reason)]
     if event is not None and event.images:
-        shown = with_images([Message(role="tool", images=read_images(event.images))], session.store)[0].images
+        shown = with_images([Message(role="tool", images=read_images(event.images))], lab.store)[0].images
         content += [
             ImageContent(type="image", data=image.data, mime_type=image.media_type) for image in shown
         ]

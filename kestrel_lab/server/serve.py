@@ -8,18 +8,18 @@ import signal
 import socket
 import stat
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.server.auth import Guard, new_token
 from kestrel_lab.server.controller import Control
 from kestrel_lab.server.http import HEARTBEAT_S, SLOW_S, make_app
@@ -123,7 +123,7 @@ async def serve_control(
     """Serve `control` while the block runs; gives the address, and a task that ends on a signal."""
     with listen_locally(port) as listening:
         bound = int(listening.getsockname()[1])
-        token, path = token_for(control.session.home, bound, keep=port != 0)
+        token, path = token_for(control.lab.home, bound, keep=port != 0)
         try:
             app = make_app(control, token=token, port=bound, slow_s=slow_s, heartbeat_s=heartbeat_s)
             http = type("Connection", (_Connection,), {"request_s": request_s})
@@ -136,6 +136,27 @@ async def serve_control(
                 h11_max_incomplete_event_size=MESSAGE_BYTES,
             )
             async with _run_server(_Server(config, control), listening) as work:
+                yield Address(port=bound, token=token, token_file=path), work
+        finally:
+            if not port:
+                path.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def serve_app(
+    made: Callable[[str, int], ASGIApp], home: Path, *, port: int = 0
+) -> AsyncIterator[tuple[Address, asyncio.Task[None]]]:
+    """Serve what `made` returns for a token and a port while the block runs; gives the address, and a task
+    that ends on a signal. The application has to ask for the token itself, by a `Guard`.
+    """
+    with listen_locally(port) as listening:
+        bound = int(listening.getsockname()[1])
+        token, path = token_for(home, bound, keep=port != 0)
+        try:
+            config = uvicorn.Config(
+                made(token, bound), **_SETTINGS, http=_Connection, lifespan="off", proxy_headers=False
+            )
+            async with _run_server(uvicorn.Server(config), listening) as work:
                 yield Address(port=bound, token=token, token_file=path), work
         finally:
             if not port:
@@ -252,7 +273,7 @@ _SESSIONS: Final = 64
 
 @asynccontextmanager
 async def serving_http(
-    session: Session,
+    lab: Services,
     *,
     port: int = 0,
     token: bool = True,
@@ -266,12 +287,12 @@ async def serving_http(
     task that ends when a signal stops the server. Without `token` every program of this machine may call the
     tools; pages of other sites may not. Raises `UsageError` for an unknown tool and a port that is taken.
     """
-    app = make_server(session, approve=approve, workspace=workspace, tools=tools).streamable_http_app(
+    app = make_server(lab, approve=approve, workspace=workspace, tools=tools).streamable_http_app(
         max_sessions=_SESSIONS
     )
     with listen_locally(port) as listening:
         bound = int(listening.getsockname()[1])
-        secret, path = token_for(session.home, bound, keep=port != 0) if token else (new_token(), None)
+        secret, path = token_for(lab.home, bound, keep=port != 0) if token else (new_token(), None)
         guard = Guard(app, token=secret, port=bound, public=frozenset() if token else frozenset({"/mcp"}))
 
         async def guarded(scope: Scope, receive: Receive, send: Send) -> None:

@@ -150,11 +150,36 @@ def chosen_answer(asked: ApprovalAsked, typed: str) -> str:
     return options[number - 1] if 0 < number <= len(options) else typed
 
 
+CODE_ARGS = {"code": "python", "source": "python", "command": "bash"}
+"""Arguments that hold code, by name, with its language."""
+
+
+def code_argument(args: Mapping[str, Json]) -> tuple[str, list[str]]:
+    """Name of the argument that is code of several lines, with its language and text; empty for none."""
+    for name, language in CODE_ARGS.items():
+        if isinstance(code := args.get(name), str) and "\n" in code.strip():
+            return name, [language, head_tail(value_text(code), ARGS_SHOWN)[0]]
+    return "", []
+
+
 def args_line(args: Mapping[str, Json]) -> str:
-    """The arguments on one short line."""
-    if len(args) == 1:
-        return one_line(value_text(next(iter(args.values())))[:400], 100)
-    return one_line(", ".join(f"{name}={value_text(value)[:200]}" for name, value in args.items()), 100)
+    """The arguments on one short line; of code its first line, as flattened it would be another code."""
+    name, code = code_argument(args)
+    first, *rest = code[1].strip().splitlines() if code else ("",)
+    begun = [f"{first.rstrip()} … {format_count(len(rest), 'more line')}"] if code else []
+    others = {key: value for key, value in args.items() if key != name}
+    if not code and len(others) == 1:
+        return one_line(value_text(next(iter(others.values())))[:400], 100)
+    return one_line(
+        ", ".join([*begun, *(f"{key}={value_text(value)[:200]}" for key, value in others.items())]), 100
+    )
+
+
+def shown_args(args: Mapping[str, Json]) -> dict[str, Json]:
+    """The fields of a call's row that show its arguments."""
+    name, code = code_argument(args)
+    pairs = args_pairs({key: value for key, value in args.items() if key != name})
+    return {"summary": args_line(args), "args": cast("Json", pairs), "code": cast("Json", code)}
 
 
 def sanitize_short(text: str, limit: int = RESULT_SHOWN) -> str:

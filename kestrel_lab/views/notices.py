@@ -174,19 +174,27 @@ def update_verdict(row: NoticeRow, event: e.VerifierStarted | e.VerifierFinished
     return row
 
 
-def actions_done(actions: Sequence[Action]) -> NoticeRow:
-    """The row of what the run really did, from its log: changes, commands, other actions, denied ones."""
-    every = list(action_lines(actions))
+def actions_done(actions: Sequence[Action]) -> NoticeRow | None:
+    """The row of what the run really did, from its log: changes of files, and commands; `None` where the rows
+    of the calls say all there is.
+    """
+    every = list(action_lines(one for one in actions if one.kind != "other"))
+    if not every:
+        return None
     lines = every[:_MOST_ACTIONS] + (
         [f"… and {len(every) - _MOST_ACTIONS} more"] if len(every) > _MOST_ACTIONS else []
     )
     refused = any(action.outcome in ("denied", "failed", "unknown") for action in actions)
-    text = (
-        f"what it did: {format_count(len(every), 'thing')}"
-        if every
-        else "what it did: nothing was changed, run or sent"
-    )
-    return _row("warning" if refused else "info", text, lines)
+    row = _row("warning" if refused else "info", "what it did:", lines)
+    if len(lines) == 1:
+        row.change(text=f"what it did: {row.items[0]}", items=[])
+    return row
+
+
+def chosen_model(event: e.RunStarted) -> NoticeRow:
+    """Return the row that says which model was chosen where none was named."""
+    why = f"{event.model} works on this, as no model was named and {event.model_why}"
+    return _row("info", f"{why}; another one: --model NAME, or Lab(model=…)")
 
 
 def imported_from(event: e.RunStarted) -> NoticeRow:
@@ -210,8 +218,15 @@ def concerns_row(event: e.RunFinished) -> NoticeRow | None:
 
 
 def confidence_row(badge: Badge) -> NoticeRow | None:
-    """The row beside an answer that says what was checked; `None` where nobody looked."""
-    return None if badge.word == "unchecked" else _row("", str(badge), [badge.why])
+    """The row beside an answer that says what was checked; `None` where nothing was."""
+    # What is wrong has a row of its own.
+    if (
+        badge.word in ("unchecked", "nothing to check", "wrong")
+        and badge.value is None
+        and badge.judge is None
+    ):
+        return None
+    return _row("", str(badge), [badge.why] if badge.value is not None else [])
 
 
 def claims_row(claims: Sequence[Mapping[str, Any]]) -> NoticeRow | None:
@@ -234,11 +249,13 @@ def _claim(claim: Mapping[str, Any]) -> str:
 
 
 def next_steps(event: e.RunFinished) -> NoticeRow | None:
-    """The row of next actions, a line each to copy; `None` if there are none."""
+    """The row of next actions, a line each to copy; `None` without one to take: that a file is named in the
+    answer is no step.
+    """
     lines = [
         action_line(str(one.get("text", "")), str(one.get("why", "")))
         for one in event.actions
-        if one.get("text")
+        if one.get("text") and one.get("kind") != "file"
     ]
     return _row("", "next, if you like:", lines) if lines else None
 

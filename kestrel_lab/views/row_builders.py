@@ -6,12 +6,14 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from kestrel_lab.core.calls import PREVIEWING
 from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import TERMINAL, RunStatus
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.core.usage import UsageMeter
+from kestrel_lab.host.user import user_name
 from kestrel_lab.views import formatting
 from kestrel_lab.views.diffs import is_complete_diff, sanitize_diff
 from kestrel_lab.views.notices import task_list
@@ -168,17 +170,30 @@ def shown_arguments(view: RunView, call: str, args: dict[str, Json]) -> dict[str
     return args if named is None else {name: value for name, value in args.items() if name in named}
 
 
-def show_question(view: RunView, event: e.ApprovalAsked) -> list[Change]:
+def fill_preview(view: RunView, event: e.KernelPreviewed) -> list[Change]:
+    """Show a preview that came after the question of its call."""
+    ask = view.asks.get(event.call)
+    if ask is None or not ask.previewing:
+        return []
+    row = call_row(view, event.call, "")
+    return [
+        row.change(danger=event.danger),
+        ask.change(
+            previewing=0.0,
+            danger=event.danger,
+            why=formatting.sandbox_words(event.sandbox),
+            diff=sanitize_diff(event.text),
+            images=cast("Json", view.figures[event.call]),
+        ),
+    ]
+
+
+def show_question(view: RunView, event: e.ApprovalAsked, at: float = 0.0) -> list[Change]:
     """Show that a call waits for a decision."""
     view.actions.take(event)
     row = call_row(view, event.call, event.tool)
     args = shown_arguments(view, event.call, event.args)
-    row.change(
-        step=event.step,
-        danger=event.danger,
-        summary=formatting.args_line(args),
-        args=cast("Json", formatting.args_pairs(args)),
-    )
+    row.change(step=event.step, danger=event.danger, **formatting.shown_args(args))
     row.change(state="waiting", since=0.0)
     question = event.why == "question"
     skills = f"after loading {', '.join(map(sanitize_text, event.skills))}" if event.skills else ""
@@ -196,6 +211,7 @@ def show_question(view: RunView, event: e.ApprovalAsked) -> list[Change]:
         tool=sanitize_text(event.tool),
         danger=event.danger,
         why=" · ".join(filter(None, why)),
+        previewing=at if event.preview == PREVIEWING else 0.0,
         diff=sanitize_diff(event.preview),
         folded=is_complete_diff(event.preview),
         images=view.figures.get(event.call, []),
@@ -232,7 +248,11 @@ def show_decision(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     edited = " with edited arguments" if event.granted and event.args is not None else ""
     said = event.answer or event.reason
     reason = f": {formatting.sanitize_short(said, 500)}" if said else ""
-    note = f"{word}{edited} by {sanitize_text(event.by)}{_SCOPES.get(event.scope, '')}{reason}"
+    # The reader knows who clicked here, and the name of an account such as root says nothing.
+    here = event.how in ("click", "prompt") and event.by in ("prompt", user_name())
+    who = "" if here else f" by {sanitize_text(event.by)}"
+    # A question that its own preview answered is no news; where the values come from is.
+    note = "" if event.sandbox else f"{word}{edited}{who}{_SCOPES.get(event.scope, '')}{reason}"
     # No tool answers the beginning of a step, or what a tool does.
     granted = "ok" if row.tool == START_STEP or "?" in event.call else "asked"
     row.change(note=note, state=granted if event.granted else "denied")

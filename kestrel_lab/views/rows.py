@@ -38,6 +38,9 @@ class RunHead(Part):
     id: str = "head"
     run: str = ""
     goal: str = ""
+    """As the person wrote it."""
+    given: str = ""
+    """What the model was given for it, where that is something else: with variables filled in."""
     status: str = ""
     model: str = ""
     model_kind: str = ""
@@ -168,13 +171,17 @@ class CallRow(Part):
     tool: str = ""
     danger: str = ""
     state: str = "asked"
-    """`asked`, `waiting` (for a person), `running`, `ok`, `error`, `denied` or `stopped`."""
+    """`asked`, `waiting` (for a person), `running`, `ok`, `error`, `denied`, `stopped` or `undone`."""
     summary: str = ""
     args: list[list[str]] = field(default_factory=list)
     """Pairs of name and text."""
+    code: list[str] = field(default_factory=list)
+    """Language and text of the code among the arguments, which `args` leaves out; empty for no code."""
     result: str = ""
     diff: str = ""
     """What the call changed, as a unified diff; `result` is the rest of what the tool said."""
+    figures: list[str] = field(default_factory=list)
+    """What the call drew, as `data:` addresses of a PNG or JPEG."""
     preview: str = ""
     """The beginning of the result on one line."""
     note: str = ""
@@ -221,6 +228,8 @@ class QuestionRow(Part):
     """What the call would change, as a unified diff, or why it would fail."""
     folded: bool = False
     """The diff says all that the arguments do: they need not be unfolded."""
+    previewing: float = 0.0
+    """Since when its preview is being made, in seconds since 1970; 0 where none is."""
     images: list[str] = field(default_factory=list)
     """Figures of a preview as `data:` addresses of a PNG or JPEG; only while the run is followed live."""
     tool: str = ""

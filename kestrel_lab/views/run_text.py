@@ -13,7 +13,7 @@ from kestrel_lab.views.rows import CallRow, NoticeRow, QuestionRow, Row, RunHead
 from kestrel_lab.views.run_view import RunView
 from kestrel_lab.views.text import table_lines
 
-MARKS = {**PLAN_MARKS, "error": "✗", "denied": "✗", "asked": "·", "done": "✓", "retrying": "↻"}
+MARKS = {**PLAN_MARKS, "error": "✗", "denied": "✗", "asked": "·", "done": "✓", "retrying": "↻", "undone": "↶"}
 """One character per state, shown beside the word, never instead of it."""
 
 _SAVED_CHARS = 80_000
@@ -54,7 +54,7 @@ def run_text(view: RunView) -> str:
         lines += _question_lines(ask)
     if head.reason:
         lines.append(f"reason: {head.reason}")
-    lines += [line for line in (head.usage, budget_line(head)) if line]
+    lines += [line for line in (head.usage, "" if view.done else budget_line(head)) if line]
     return "\n".join(lines)
 
 

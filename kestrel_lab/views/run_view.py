@@ -7,7 +7,7 @@ been through `core.sanitize.sanitize_text`; renderers only escape for their own 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -16,7 +16,7 @@ from kestrel_lab.core.events import union as e
 from kestrel_lab.core.events.actions import ActionLog
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import INTERRUPTED, TERMINAL, RunStatus
-from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
+from kestrel_lab.core.sanitize import head_tail, one_line, overwrite_lines, sanitize_text
 from kestrel_lab.core.usage import UsageMeter
 from kestrel_lab.language.numbers import number_origins
 from kestrel_lab.verification.evidence import CitedClaim
@@ -29,10 +29,20 @@ from kestrel_lab.views.row_builders import Budget, show_decision, show_question
 from kestrel_lab.views.rows import CallRow, Change, NoticeRow, QuestionRow, Row, RunHead, StepPart, TextRow
 
 _GIVEN = "given by hand"
+ACTED = "acted"
+"""Id of the row that says what the run did."""
 _THINKING = 200_000
 """Characters of reasoning that are shown as they stream."""
 _DIGITS = 3
 """Of a number that is traced to a call."""
+
+
+ReadImage = Callable[[Mapping[str, Json]], str]
+
+
+def _unread(_: Mapping[str, Json]) -> str:
+    """Show no image, where the store of a run is not at hand."""
+    return ""
 
 
 @dataclass(slots=True)
@@ -69,6 +79,8 @@ class RunView:
     """Whether the seconds of calls are known; those of an imported run need not be."""
     left: str = ""
     """The state in which work on it was broken off; empty while somebody works on it."""
+    read_image: ReadImage = _unread
+    """Returns the `data:` address of an image that an event names; events hold no bytes."""
 
     @property
     def steps(self) -> dict[str, StepPart]:
@@ -137,9 +149,9 @@ class RunView:
         return [part.whole() for part in parts]
 
 
-def view_of(records: list[e.Record]) -> RunView:
+def view_of(records: list[e.Record], read_image: ReadImage = _unread) -> RunView:
     """The view after all of `records`."""
-    view = RunView()
+    view = RunView(read_image=read_image)
     for record in records:
         view.apply(record)
     return view
@@ -189,17 +201,17 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # one cas
             return [row.whole()]
         case e.KernelPreviewed():
             view.figures[event.call] = row_builders.preview_figures(event)
-            return []
+            return row_builders.fill_preview(view, event)
         case e.KernelChanged(call=call, changes=changes) | e.CellsChanged(call=call, changes=changes) if (
             changes
         ):
             return [row_builders.call_row(view, call, "").change(undo=call)]
         case e.KernelUndone():
             rows = [view.rows[f"c:{call}"] for call in event.calls if f"c:{call}" in view.rows]
-            taken = [row.change(undo="", note="undone") for row in rows]
+            taken = [row.change(undo="", state="undone") for row in rows]
             return [*taken, row_builders.notice_row(view, "info", row_builders.undo_text(event))]
         case e.ApprovalAsked():
-            return show_question(view, event)
+            return show_question(view, event, at)
         case e.ApprovalGiven():
             return show_decision(view, event)
         case e.HealthChanged():
@@ -227,7 +239,8 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # one cas
 def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
     view.timed = event.imported.get("times", "each") == "each"
     head = view.head.change(
-        goal=sanitize_text(event.goal),
+        goal=sanitize_text(event.said or event.goal),
+        given=sanitize_text(event.goal) if event.said else "",
         status=view.head.status or RunStatus.PLANNING.value,
         model=sanitize_text(event.model),
         model_kind=event.model_kind,
@@ -240,6 +253,7 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
     return [
         head,
         *([row_builders.added_row(view, notices.imported_from(event))] if event.imported else []),
+        *([row_builders.added_row(view, notices.chosen_model(event))] if event.model_why else []),
         *given,
     ]
 
@@ -386,7 +400,7 @@ def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
     row = row_builders.call_row(view, str(call.get("id")), str(call.get("name")))
     args = cast("dict[str, Json]", call.get("args") or {})
     view.asked_args[str(call.get("id"))] = set(args)
-    row.change(step=step, summary=formatting.args_line(args), args=cast("Json", formatting.args_pairs(args)))
+    row.change(step=step, **formatting.shown_args(args))
     return row.whole()
 
 
@@ -402,12 +416,7 @@ def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
         )
     note = " · ".join(part for part in (note, formatting.sandbox_words(event.sandbox)) if part)
     args = row_builders.shown_arguments(view, event.call, event.args)
-    row.change(
-        step=event.step,
-        danger=event.danger,
-        summary=formatting.args_line(args),
-        args=cast("Json", formatting.args_pairs(args)),
-    )
+    row.change(step=event.step, danger=event.danger, **formatting.shown_args(args))
     row.change(state="running", since=at, note=note, result="")
     return [row.whole()]
 
@@ -417,7 +426,8 @@ def _written(view: RunView, event: e.ToolDelta) -> list[Change]:
     row = view.rows.get(f"c:{event.call}")
     if not isinstance(row, CallRow) or row.state != "running":
         return []
-    written = (row.result + sanitize_text(event.text))[-formatting.WRITTEN_SHOWN :]
+    # Before it is made harmless: that shows a carriage return as a sign.
+    written = sanitize_text(overwrite_lines(event.text, row.result))[-formatting.WRITTEN_SHOWN :]
     return [row.change(result=written, preview=one_line(written.rstrip().rpartition("\n")[2], 160))]
 
 
@@ -452,6 +462,7 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
         note=note,
         took=took,
         since=0.0,
+        figures=[address for image in event.images if (address := view.read_image(image))],
     )
     row.undo = event.call if event.before else row.undo
     return [
@@ -486,12 +497,14 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
         else None
     )
     acted = notices.actions_done(view.actions.actions) if answer and view.given else None
+    if acted is not None:
+        acted.id, view.rows[ACTED] = ACTED, acted
+        changes.append(acted.whole())
     changes += [
         row_builders.added_row(view, notice)
         for notice in (
             sure,
             notices.claims_row(event.claims),
-            acted,
             notices.concerns_row(event),
             notices.next_steps(event),
         )

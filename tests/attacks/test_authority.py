@@ -16,9 +16,9 @@ import pytest
 
 from kestrel_lab.core.errors import ApprovalRequired
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.security import authority
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.interaction import state_effects
@@ -586,7 +586,7 @@ def play(attack: Attack, home: Path) -> tuple[list[Event], Person]:
     MADE.clear()
     turns = [turn if isinstance(turn, list) else [turn] for turn in attack.turns]
     person = Person(attack.answers)
-    with Session(home, env={}, rules=list(attack.rules)) as session:
+    with Lab(home, env={}, rules=list(attack.rules)) as session:
         how: dict[str, Any] = (
             {"approver": person, "approve": "auto"} if attack.answers else {"approve": "auto"}
         )
@@ -757,7 +757,7 @@ def test_the_question_of_a_turn_outlives_the_session(tmp_path: Path) -> None:
     calls = [mail(f"{name}@firm.org") for name in ("bob", "joe")]
     model = ScriptedModel([[READ], calls, "done"])
     how: dict[str, Any] = {"model": model, "tools": list(TOOLS)}
-    with Session(tmp_path / "home", env={}) as session:
+    with Lab(tmp_path / "home", env={}) as session:
         with pytest.raises(ApprovalRequired):
             session.run_sync("Go.", workspace=tmp_path, approve="ask", **how)
         begun = session.get(session.history.runs().index[0])
@@ -765,7 +765,7 @@ def test_the_question_of_a_turn_outlives_the_session(tmp_path: Path) -> None:
         begun.decide(
             ApprovalGiven(call=question.call, question=question.question, granted=True, by="ann", how="click")
         )
-    with Session(tmp_path / "home", env={}) as again:
+    with Lab(tmp_path / "home", env={}) as again:
         done = asyncio.run(again.resume(begun.id, **how))
         assert sorted(map(str, MADE)) == sorted(map(str, calls))
         assert sum(isinstance(event, ApprovalAsked) for event in done.events()) == 1

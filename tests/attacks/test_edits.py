@@ -14,8 +14,8 @@ from kestrel_lab.core.errors import ApprovalRequired, ConflictError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnswered
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.lock import LockedFile
@@ -42,7 +42,7 @@ def agents(*scripts: list[Turn]) -> ScriptedModel:
     return ScriptedModel(play)
 
 
-def test_agents_that_read_together_do_not_write_over_each_other(session: Session, workspace: Path) -> None:
+def test_agents_that_read_together_do_not_write_over_each_other(session: Lab, workspace: Path) -> None:
     """Three agents read one file at the same time and each writes it whole: one write stands, the others are
     refused and read again.
     """
@@ -77,7 +77,7 @@ def test_agents_that_read_together_do_not_write_over_each_other(session: Session
     assert (workspace / "f").read_text() in {f"mine {number}\n" for number in range(3)}
 
 
-def test_two_runs_do_not_write_over_each_other(session: Session, workspace: Path) -> None:
+def test_two_runs_do_not_write_over_each_other(session: Lab, workspace: Path) -> None:
     """What another run of the home writes after this one has read is seen before it is replaced."""
     (workspace / "f").write_text("0\n")
     write = ("write_file", {"path": "f", "content": "theirs\n"})
@@ -105,7 +105,7 @@ def test_two_runs_do_not_write_over_each_other(session: Session, workspace: Path
     assert (workspace / "f").read_text() == "theirs\n"
 
 
-def test_deleting_and_writing_again_is_a_change(session: Session, workspace: Path) -> None:
+def test_deleting_and_writing_again_is_a_change(session: Lab, workspace: Path) -> None:
     """A file that was deleted by this agent and made anew by somebody else is not its own any more."""
     (workspace / "f").write_text("0\n")
 
@@ -189,7 +189,7 @@ def test_a_crash_in_the_middle_leaves_the_file_and_the_lock_free(
     assert (tmp_path / "f").read_text() == "three\n"
 
 
-def test_a_step_that_is_cancelled_lets_go_of_its_turn(session: Session, workspace: Path) -> None:
+def test_a_step_that_is_cancelled_lets_go_of_its_turn(session: Lab, workspace: Path) -> None:
     """A risky call that runs into its time limit, or fails, holds up no risky call of another step."""
 
     @tool(danger_level="medium", timeout_s=0.01)
@@ -221,7 +221,7 @@ def test_a_step_that_is_cancelled_lets_go_of_its_turn(session: Session, workspac
     assert (done.status, (workspace / "f").read_text()) == ("FAILED", "x")
 
 
-def test_an_agent_that_never_says_an_answer_never_has_one(session: Session, workspace: Path) -> None:
+def test_an_agent_that_never_says_an_answer_never_has_one(session: Lab, workspace: Path) -> None:
     """A ReAct model that goes on writing actions nobody can read ends at its limit and not with one of them
     as its answer.
     """
@@ -260,7 +260,7 @@ def test_a_folder_that_changes_places_while_it_is_locked(tmp_path: Path) -> None
     assert ((tmp_path / "old" / "f").read_text(), (tmp_path / "d" / "f").read_text()) == ("two\n", "other\n")
 
 
-def test_own_tools_of_one_turn_conflict_and_lose_nothing(session: Session, workspace: Path) -> None:
+def test_own_tools_of_one_turn_conflict_and_lose_nothing(session: Lab, workspace: Path) -> None:
     """Two calls of somebody's own tool that read together and write one after the other: the second is
     refused, the first is kept.
     """
@@ -281,7 +281,7 @@ def test_own_tools_of_one_turn_conflict_and_lose_nothing(session: Session, works
     assert (workspace / "f").read_text() in ("0a", "0b")
 
 
-def test_a_link_to_a_folder_is_no_way_round(session: Session, workspace: Path) -> None:
+def test_a_link_to_a_folder_is_no_way_round(session: Lab, workspace: Path) -> None:
     """Who reads a file through a symlinked folder and writes it by its own name is refused what changed in
     between.
     """
@@ -315,7 +315,7 @@ def test_a_link_to_a_folder_is_no_way_round(session: Session, workspace: Path) -
     ("second", "left"), [("no", "theirs one\n"), ({"path": "f", "old": "theirs", "new": "our"}, "our one\n")]
 )
 def test_what_a_person_says_the_second_time_stands(
-    session: Session, workspace: Path, second: Any, left: str
+    session: Lab, workspace: Path, second: Any, left: str
 ) -> None:
     """A no, or other arguments, to the second question about a call is what happens, whatever was said to the
     first.
@@ -344,7 +344,7 @@ def test_what_a_person_says_the_second_time_stands(
     assert (len(approver.asked), file.read_text()) == (2, left)
 
 
-def test_a_no_to_the_second_question_outlives_the_session(session: Session, workspace: Path) -> None:
+def test_a_no_to_the_second_question_outlives_the_session(session: Lab, workspace: Path) -> None:
     """A run that waits with its second question, is told no from elsewhere and resumed does nothing."""
     file = workspace / "f"
     file.write_text("my one\n")

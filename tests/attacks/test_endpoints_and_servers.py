@@ -30,8 +30,9 @@ from kestrel_lab.evals.execution.trial import hung_endpoint
 from kestrel_lab.evals.notebooks.run import run_notebook
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.lab import Lab
 from kestrel_lab.models.litellm.model import LiteLLMModel
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime import start
 from kestrel_lab.server.controller import Control
 from kestrel_lab.server.serve import serve_control
 from kestrel_lab.testing import ScriptedModel
@@ -57,7 +58,7 @@ def at(server: HangingServer) -> LiteLLMModel:
     return LiteLLMModel("openai/any", api_base=server.api_base, api_key="k")
 
 
-def test_a_grader_that_hangs_breaks_the_trial(session: Session) -> None:
+def test_a_grader_that_hangs_breaks_the_trial(session: Lab) -> None:
     """The agent has answered; who judges it drips: the trial says nothing of the agent."""
     checks = (parse_check({"graded": {"rubric": "Is it kind?", "model": "judge"}}),)
     with HangingServer("drip") as server:
@@ -70,7 +71,7 @@ def test_a_grader_that_hangs_breaks_the_trial(session: Session) -> None:
     assert "within 0.3 s" in str(row.result["reason"])
 
 
-def test_one_of_several_steps_hangs(session: Session) -> None:
+def test_one_of_several_steps_hangs(session: Lab) -> None:
     """Steps side by side: one has its answer, the endpoint of the other hangs until the time is up.
 
     It is the endpoint's error.
@@ -89,7 +90,7 @@ def test_one_of_several_steps_hangs(session: Session) -> None:
     assert (end.limit, hangs) == ("seconds", True)
 
 
-def test_a_slow_tool_before_the_limit_is_the_agents_time(session: Session) -> None:
+def test_a_slow_tool_before_the_limit_is_the_agents_time(session: Lab) -> None:
     """The tool is what is under way when the time is up: no endpoint is blamed."""
     plan = Plan(steps=(Step(id="only", tool="bash", args={"command": "sleep 30"}),))
     run = asyncio.run(
@@ -150,7 +151,7 @@ def test_resuming_a_run_whose_server_was_never_started_does_not_block(
     at_call = next(record.seq for record in run.records() if record.event.type == "model_called")
 
     async def go() -> Any:
-        forked = first.start_fork(run.id, at=at_call, model=ScriptedModel(script))
+        forked = start.fork(first, run.id, at=at_call, model=ScriptedModel(script))
         return await forked.wait()
 
     assert asyncio.run(go()).status is RunStatus.COMPLETE
@@ -158,7 +159,7 @@ def test_resuming_a_run_whose_server_was_never_started_does_not_block(
 
 def test_a_slow_head_after_a_good_request_is_not_waited_for(tmp_path: Path) -> None:
     """A connection that was answered once and then dribbles a head is closed; 400 of them keep nobody out."""
-    session = Session(tmp_path / "home", model=ScriptedModel(["done"]), env={})
+    session = Lab(tmp_path / "home", model=ScriptedModel(["done"]), env={})
 
     async def body() -> None:
         async with (

@@ -21,8 +21,9 @@ from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.run_state import fold
+from kestrel_lab.lab import Lab
+from kestrel_lab.runtime import start
 from kestrel_lab.runtime.run import Run, interrupt_run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.macros import Macro, MacroRegistry
@@ -74,10 +75,10 @@ async def gives_up() -> str:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(tmp_path: Path) -> Iterator[Lab]:
     """A session with these tools."""
     EFFECTS.clear()
-    opened = Session(
+    opened = Lab(
         tmp_path / "home",
         env={},
         tools=[send, send_slowly, look, stubborn, gives_up],
@@ -124,7 +125,7 @@ async def yes(asked: ApprovalAsked) -> ApprovalGiven:
 
 
 @pytest.mark.parametrize("how", ["limit", "cancel", "task"])
-def test_tools_and_models_that_swallow_their_cancellation(how: str, session: Session, tmp_path: Path) -> None:
+def test_tools_and_models_that_swallow_their_cancellation(how: str, session: Lab, tmp_path: Path) -> None:
     """What takes no notice of a cancellation is the last thing that its run does."""
 
     async def scene() -> tuple[Run, Deaf]:
@@ -151,7 +152,7 @@ def test_tools_and_models_that_swallow_their_cancellation(how: str, session: Ses
     }[how]
 
 
-def test_a_tool_that_cancels_itself(session: Session, tmp_path: Path) -> None:
+def test_a_tool_that_cancels_itself(session: Lab, tmp_path: Path) -> None:
     """A tool that raises `CancelledError` breaks the run off; resumed, the model reads what became of the
     call.
     """
@@ -176,7 +177,7 @@ def test_ctrl_c_twice_at_once(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
         process.wait()
-    other = Session(tmp_path / "home", env={}, tools=[launch, launch_and_block, look])
+    other = Lab(tmp_path / "home", env={}, tools=[launch, launch_and_block, look])
     run = other.get(other.store.runs()[0].id)
     assert run.report.interrupted and run.damage is None
     done = asyncio.run(other.resume(run.id, model=ScriptedModel(["", "done"]), approver=yes))
@@ -197,7 +198,7 @@ async def launch() -> str:
     return "landed"
 
 
-def test_interrupted_at_every_event_it_still_acts_once(session: Session, tmp_path: Path) -> None:
+def test_interrupted_at_every_event_it_still_acts_once(session: Lab, tmp_path: Path) -> None:
     """A run that is interrupted at its first event, resumed, interrupted at the next, and so on to its end
     sends each parcel once.
     """
@@ -210,7 +211,7 @@ def test_interrupted_at_every_event_it_still_acts_once(session: Session, tmp_pat
 
     async def part(known: str | None, after: int) -> Run:
         run = (
-            session.restart(known, **options, limits=Limits(cycles=None))
+            start.resume(session, known, **options, limits=Limits(cycles=None))
             if known
             else session.start("go", workspace=tmp_path, **options)
         )
@@ -230,7 +231,7 @@ def test_interrupted_at_every_event_it_still_acts_once(session: Session, tmp_pat
     assert sorted(EFFECTS) == ["a", "b", "c"]
 
 
-def test_steps_in_parallel_are_each_asked_about(session: Session, tmp_path: Path) -> None:
+def test_steps_in_parallel_are_each_asked_about(session: Lab, tmp_path: Path) -> None:
     """Three effects under way at once when the run is broken off: a person is asked about each, none is
     repeated unasked.
     """
@@ -254,7 +255,7 @@ def test_steps_in_parallel_are_each_asked_about(session: Session, tmp_path: Path
     assert sorted(EFFECTS) == ["a", "b", "c"]
 
 
-def test_a_macro_goes_on_behind_the_call_that_was_done(session: Session, tmp_path: Path) -> None:
+def test_a_macro_goes_on_behind_the_call_that_was_done(session: Lab, tmp_path: Path) -> None:
     """A macro broken off in its second call does not make the first again; it is asked about the second, and
     makes the third.
     """
@@ -286,7 +287,7 @@ def test_a_macro_goes_on_behind_the_call_that_was_done(session: Session, tmp_pat
     assert (before.count("a"), EFFECTS[len(before) :]) == (1, ["b", "c"])
 
 
-def test_many_steps_that_never_suspend_beside_each_other(session: Session, tmp_path: Path) -> None:
+def test_many_steps_that_never_suspend_beside_each_other(session: Lab, tmp_path: Path) -> None:
     """Eight agents that spin at once hold neither a limit nor a timeout up."""
     plan = Plan(steps=tuple(Step(id=f"s{n}", goal="spin") for n in range(8)))
 
@@ -304,7 +305,7 @@ def test_many_steps_that_never_suspend_beside_each_other(session: Session, tmp_p
     assert (run.outcome, run.reason) == ("limit", "the limit of 0.3 s since it began is reached")
 
 
-def test_a_question_is_answered_while_nobody_works_on_the_run(session: Session, tmp_path: Path) -> None:
+def test_a_question_is_answered_while_nobody_works_on_the_run(session: Lab, tmp_path: Path) -> None:
     """A question that was open at an interrupt can be decided in the log, also by another session, and is not
     asked again.
     """
@@ -333,7 +334,7 @@ def test_a_question_is_answered_while_nobody_works_on_the_run(session: Session, 
     session.change(listeners=())
     name = session.store.runs()[0].id
     assert session.get(name).status is RunStatus.WAITING_APPROVAL
-    other = Session(tmp_path / "home", env={}, tools=[send, look, stubborn, gives_up])
+    other = Lab(tmp_path / "home", env={}, tools=[send, look, stubborn, gives_up])
     other.history.decide(name, granted=True, by="ann", how="command")
     run = asyncio.run(session.resume(name, model=script))
     assert (run.status, EFFECTS) == (RunStatus.COMPLETE, ["x"])
@@ -355,7 +356,7 @@ def test_a_run_whose_process_was_killed_can_be_cancelled_and_is_shown_as_interru
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
-        other = Session(tmp_path / "home", env={}, tools=[launch])
+        other = Lab(tmp_path / "home", env={}, tools=[launch])
         name = other.store.runs()[0].id
         assert list(other.history.runs()["status"]) == ["EXECUTING"]
         process.kill()

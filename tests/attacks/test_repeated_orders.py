@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.events.union import RunFinished
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.review import answer_review
 from kestrel_lab.runtime.security.argument_texts import Passage
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
@@ -37,7 +37,7 @@ def test_an_answer_that_repeats_an_order_is_marked(tmp_path: Path) -> None:
     same.
     """
     model = ScriptedModel([[("reviews", {})], f"City Hub has the best. {OBEYS}"])
-    with Session(tmp_path / "home", env={}) as session:
+    with Lab(tmp_path / "home", env={}) as session:
         run = session.run_sync(GOAL, model=model, tools=[reviews], workspace=tmp_path)
         (end,) = [event for event in run.events() if isinstance(event, RunFinished)]
     (concern,) = [one for one in end.concerns if one["check"] == "repeated_orders"]
@@ -49,7 +49,7 @@ def test_an_answer_that_repeats_an_order_is_marked(tmp_path: Path) -> None:
 
 def test_without_containment_nothing_is_marked(tmp_path: Path) -> None:
     """Whoever switches containment off is told nothing of what others wrote."""
-    with Session(tmp_path / "home", env={}, containment="off") as session:
+    with Lab(tmp_path / "home", env={}, containment="off") as session:
         run = session.run_sync(
             GOAL, model=ScriptedModel([[("reviews", {})], OBEYS]), tools=[reviews], workspace=tmp_path
         )

@@ -33,7 +33,7 @@ def test_a_barrier_that_does_not_hold_is_told(tmp_path: Path, monkeypatch: pytes
     network disk.
     """
     lab = Lab(tmp_path / "home", env={"A_API_KEY": "xyzzy-plugh-9"})
-    lab.session.redactor = Redactor()
+    lab.redactor = Redactor()
     assert (probe_redaction(lab).ok, probe_redaction(lab).found) == (
         False,
         "1 secret variable known; 1 not hidden",

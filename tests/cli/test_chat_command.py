@@ -49,7 +49,7 @@ def test_lines_of_a_script_are_turns_of_one_conversation(
         run = lab.get(lab.runs().index[0])
         assert (
             run.goal,
-            [one.goal for one in lab.session.history.conversation(run.id)],
+            [one.goal for one in lab.history.conversation(run.id)],
             run.events()[0].earlier["turn"],
         ) == (
             "two",

@@ -78,7 +78,7 @@ def newest(folder: Path) -> str:
     """The id of the newest run."""
     lab = Lab(home=home_of(folder))
     try:
-        return lab.session.store.runs(limit=1)[0].id
+        return lab.store.runs(limit=1)[0].id
     finally:
         lab.close()
 
@@ -500,7 +500,7 @@ def test_names_in_a_table_are_whole_in_a_narrow_terminal(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
 
-    assert "mistral/mistral-medium-latest " in kestrel("models")[1]
+    assert "mistral/mistral-small-latest " in kestrel("models")[1]
 
 
 def test_before_the_first_run(kestrel: Kestrel, folder: Path) -> None:
@@ -537,7 +537,7 @@ scenarios:
     assert "4 trials: 2 scenarios × 1 configuration × 2 epochs." in (folder / "out/r.html").read_text()
     lab = Lab(home=home_of(folder))
     frame = lab.eval_sync("suite.yaml").frame
-    stored = stored_trials(lab.session.store, suite="small")
+    stored = stored_trials(lab.store, suite="small")
     lab.close()
     columns = (folder / "out/r.csv").read_text().splitlines()
     assert columns[0].split(",") == list(frame.columns)

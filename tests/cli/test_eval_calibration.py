@@ -11,7 +11,6 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.stored.calibration import Reliability, keep_calibrations, stored_calibrations
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.review.calibration import FILE, calibration_for
-from kestrel_lab.runtime.session import Session
 
 SUITE = """\
 name: work
@@ -45,7 +44,7 @@ def found(folder: Path) -> Reliability:
     lab = Lab(home=folder / ".kestrel", env={})
     try:
         asyncio.run(lab.eval(folder / "suite.yaml"))
-        return stored_calibrations(lab.session, folder / "suite.yaml")
+        return stored_calibrations(lab, folder / "suite.yaml")
     finally:
         lab.close()
 
@@ -67,7 +66,7 @@ def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) ->
     """Kept, it stands beside answers whose confidence rests on the same; other models and other confidences
     are not calibrated by it.
     """
-    lab = Session(folder / ".kestrel", f"scripted:{folder / 'script.yaml'}", env={})
+    lab = Lab(folder / ".kestrel", f"scripted:{folder / 'script.yaml'}", env={})
     (line,) = keep_calibrations(lab, found)
     assert line.endswith("whose confidence rests on verdict, 20 trials of sure")
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))

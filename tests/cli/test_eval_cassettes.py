@@ -13,7 +13,7 @@ from kestrel_lab.core.messages import ModelAnswer
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suites.json_schemas import schema_text
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 
 SUITE = """\
 name: demo
@@ -38,7 +38,7 @@ class Hello:
 def folder(tmp_path):
     """A suite and its recordings."""
     (tmp_path / "demo.yaml").write_text(SUITE)
-    lab = Session(tmp_path / "recording", models={"openai/any": Hello()}, env={})
+    lab = Lab(tmp_path / "recording", models={"openai/any": Hello()}, env={})
     asyncio.run(
         run_suite(lab, load_suite(tmp_path / "demo.yaml"), cassette="record", cassettes=tmp_path / "taped")
     )

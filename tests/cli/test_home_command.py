@@ -71,7 +71,7 @@ def test_a_home_is_moved(shop: Path, tmp_path: Path) -> None:
     with Lab(home=shop / ".kestrel", env={}) as lab:
         opened = kestrel(shop, "home", "--move")
         assert (opened.returncode, "is open, here or in another process" in opened.stderr) == (2, True)
-        assert lab.session.store.runs() == []
+        assert lab.store.runs() == []
     run(shop, "one")
     assert "moved" in kestrel(shop, "home", "--move").stdout
     assert not (shop / ".kestrel").exists() and "one" in kestrel(shop, "runs").stdout
@@ -157,8 +157,8 @@ def test_a_session_without_a_home_records_whose_it_is(shop: Path, monkeypatch: p
     """A home that is named says nothing of a workspace: several may share it."""
     monkeypatch.chdir(shop)
     with Lab(home="named", env={}) as lab:
-        assert not (lab.session.home / RECORD).exists()
+        assert not (lab.home / RECORD).exists()
     store = SessionStore(home_of(shop) / "kestrel.db")
     store.close()
     with Lab() as lab:
-        assert json.loads((lab.session.home / RECORD).read_text())["workspace"] == str(shop)
+        assert json.loads((lab.home / RECORD).read_text())["workspace"] == str(shop)

@@ -49,7 +49,7 @@ def newest(folder: Path) -> str:
     """The id of the newest run."""
     lab = Lab(home=home_of(folder))
     try:
-        return lab.session.store.runs(limit=1)[0].id
+        return lab.store.runs(limit=1)[0].id
     finally:
         lab.close()
 

@@ -102,7 +102,7 @@ def test_rules_for_one_run(kestrel: Kestrel) -> None:
     code, _, err = kestrel("run", "write", "--model", "scripted:script.yaml", "--rules", "more.toml")
     assert (code, err) == (0, "")
     lab = Lab(env={})
-    events = lab.get(lab.session.store.runs()[0].id).events()
+    events = lab.get(lab.store.runs()[0].id).events()
     assert [event.leave for event in events if isinstance(event, ToolCalled)] == [
         "rule 1 of more.toml: allow write_file `docs/**`, `secret/**`"
     ]

@@ -1,5 +1,6 @@
 """A plan is a directed acyclic graph by construction."""
 
+import hashlib
 import json
 import re
 from typing import Any
@@ -177,3 +178,38 @@ def test_a_step_id_can_be_seen() -> None:
     for hidden in ("a\u202eb", "a\ud800", "a\x1b[2J", "a\u200b"):
         with pytest.raises(UsageError, match="cannot be seen: leave them out"):
             Step(id=hidden, goal="x")
+
+
+def test_a_stored_step_keeps_its_hash() -> None:
+    """The hash was computed by an earlier version, in which the fields were declared in another order."""
+    body: dict[str, Any] = {
+        "id": "all",
+        "goal": "do {{x}}",
+        "depends_on": ["a"],
+        "produces": ["p"],
+        "consumes": ["x"],
+        "given": {"g": 1},
+        "parallelizable": False,
+        "needs_approval": True,
+        "stage": "s",
+        "when": "x > 1",
+        "after_failure": True,
+        "parent": "r",
+        "scope": "w",
+        "model": "m",
+        "instructions": "i",
+        "tools": ["t"],
+        "team": {"b": {"instructions": "j", "description": "d"}},
+        "turns": 3,
+        "repairs": 2,
+        "react": True,
+        "temperature": 0.5,
+        "params": {"top_p": 1},
+        "schema": {"type": "object"},
+    }
+    stored = Step.from_json(body).as_json()
+    assert stored == body
+    text = json.dumps(stored, sort_keys=True).encode()
+    assert (
+        hashlib.sha256(text).hexdigest() == "4a0fe05013b1b8951eb1a05995cff379f67f56b5446d3db31d12585e225370a2"
+    )

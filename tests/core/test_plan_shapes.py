@@ -10,7 +10,10 @@ from kestrel_lab.core.plan_shapes import (
     CONFIDENT,
     Edge,
     Part,
+    Repeats,
     Shape,
+    Unsure,
+    Voting,
     all_steps,
     along_edges,
     condition_names,
@@ -61,11 +64,11 @@ def test_a_loop_is_one_step_with_what_its_parts_make() -> None:
     """Artifacts are null before they are made, or as the state says; its name is free; the last part's
     product is the answer.
     """
-    shape = loop_plan([A, agent("loop")], until="a_made > 3", limit=2, state={"a_made": 1})
+    shape = loop_plan([A, agent("loop")], until="a_made > 3", repeats=Repeats(limit=2, state={"a_made": 1}))
     (step,) = shape.steps
     assert (step.id, step.operation, shape.artifacts) == ("loop_", "loop", {"a_made": 1, "loop_made": None})
     assert (step.args["result"], step.args["limit"], step.args["at_limit"]) == ("loop_made", 2, "fail")
-    assert loop_plan([A], until="", limit=1, result="x").steps[0].args["result"] == "x"
+    assert loop_plan([A], until="", repeats=Repeats(limit=1, result="x")).steps[0].args["result"] == "x"
     assert [one.id for one in all_steps(shape.steps)] == ["loop_", "a", "loop"]
     assert planned_rows(A.step) == []
     assert planned_rows(step)[0][2] == "loop until a_made > 3, at most 2 rounds"
@@ -95,7 +98,7 @@ def test_a_graph_without_cycles_is_steps_with_conditions() -> None:
         [A, agent("b", when="a_made > 0", consumes=("a_made",))], [Edge("a", "b", "a_made < 9")]
     )
     assert own.steps[1].when == "((a_made < 9)) and (a_made > 0)"
-    held = along_edges([A], [], state={"a_made": 7})
+    held = along_edges([A], [], repeats=Repeats(state={"a_made": 7}))
     assert (held.artifacts, held.steps[0].consumes) == ({"a_made": 7}, ("a_made",))
 
 
@@ -104,7 +107,7 @@ def test_a_graph_with_cycles_is_one_step() -> None:
     plan.
     """
     edges = [Edge("a", "b"), Edge("b", "a", "b_made < 3"), Edge("b", "c", "b_made >= 3")]
-    (step,) = along_edges([A, B, C], edges, start=["a"], limit=9).steps
+    (step,) = along_edges([A, B, C], edges, start=["a"], repeats=Repeats(limit=9)).steps
     assert (step.operation, step.args["start"], step.args["limit"], step.args["result"]) == (
         "graph",
         ["a"],
@@ -124,7 +127,7 @@ def test_a_router_chooses_one_route() -> None:
     assert [step.when for step in plain.steps[1:]] == ["(a_made.route == 'b')", "(a_made.route == 'c')"]
     assert plain.steps[0].goal.endswith("- b: for tea\n- c: c")
     assert plain.steps[0].schema is not None
-    unsure = router_plan(A, [B, C], {}, otherwise="c", below=0.5)
+    unsure = router_plan(A, [B, C], {}, unsure=Unsure(otherwise="c", below=0.5))
     assert [step.when for step in unsure.steps[1:]] == [
         "(a_made.route == 'b' and a_made.confidence >= 0.5)",
         "(a_made.route == 'c' or a_made.confidence < 0.5)",
@@ -145,7 +148,9 @@ def test_the_synthesiser_begins_where_any_member_made_something() -> None:
 def test_councils_and_escalations_hold_their_agents() -> None:
     """One step each, which is given what its agents consume; where confidence decides, agents say theirs."""
     (council,) = council_plan(
-        [agent("a", consumes=("x",)), agent("b", consumes=("x", "y"))], C, rounds=3, majority=0.6
+        [agent("a", consumes=("x",)), agent("b", consumes=("x", "y"))],
+        C,
+        voting=Voting(rounds=3, majority=0.6),
     ).steps
     assert (council.operation, council.consumes, council.args["rounds"], council.args["majority"]) == (
         "council",
@@ -168,11 +173,14 @@ SCHEMA = {"type": "object", "properties": {}}
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: loop_plan([A], until="x", limit=0), "limit must be from 1 to 50, not 0"),
-        (lambda: loop_plan([A], until="x", limit=51), "limit must be from 1 to 50, not 51"),
-        (lambda: loop_plan([A], until="steps.a.ok", limit=2), "conditions are about artifacts"),
+        (lambda: loop_plan([A], until="x", repeats=Repeats(limit=0)), "limit must be from 1 to 50, not 0"),
+        (lambda: loop_plan([A], until="x", repeats=Repeats(limit=51)), "limit must be from 1 to 50, not 51"),
         (
-            lambda: loop_plan([agent("a", after_failure=True)], until="x", limit=2),
+            lambda: loop_plan([A], until="steps.a.ok", repeats=Repeats(limit=2)),
+            "conditions are about artifacts",
+        ),
+        (
+            lambda: loop_plan([agent("a", after_failure=True)], until="x", repeats=Repeats(limit=2)),
             "after_failure is for steps that run once",
         ),
         (lambda: along_edges([A], [Edge("a", "z")]), "there is no node 'z'"),
@@ -185,22 +193,24 @@ SCHEMA = {"type": "object", "properties": {}}
         ),
         (lambda: along_edges([A, B], [Edge("a", "b"), Edge("b", "a")], start=["a"]), "give it a limit"),
         (
-            lambda: along_edges([A, B], [Edge("a", "b"), Edge("b", "a")], start=["a"], limit=201),
+            lambda: along_edges(
+                [A, B], [Edge("a", "b"), Edge("b", "a")], start=["a"], repeats=Repeats(limit=201)
+            ),
             "from 1 to 200, not 201",
         ),
-        (lambda: along_edges([A], [], result="x"), "only for graphs with cycles"),
+        (lambda: along_edges([A], [], repeats=Repeats(result="x")), "only for graphs with cycles"),
         (lambda: along_edges([A, agent("b", depends_on=("a",))], []), "depends_on or after_failure"),
         (lambda: along_edges([agent("a", after_failure=True)], []), "depends_on or after_failure"),
         (lambda: router_plan(agent("a", schema=SCHEMA), [B], {}), "an agent without a schema"),
         (lambda: router_plan(Part(Step(id="a", tool="ls")), [B], {}), "an agent without a schema"),
-        (lambda: router_plan(A, [B], {}, below=0.5), "give both"),
-        (lambda: router_plan(A, [B], {}, otherwise="b"), "give both"),
-        (lambda: router_plan(A, [B], {}, otherwise="z", below=0.5), "give both"),
+        (lambda: router_plan(A, [B], {}, unsure=Unsure(below=0.5)), "give both"),
+        (lambda: router_plan(A, [B], {}, unsure=Unsure(otherwise="b")), "give both"),
+        (lambda: router_plan(A, [B], {}, unsure=Unsure(otherwise="z", below=0.5)), "give both"),
         (lambda: council_plan([A], C), "at least two members"),
-        (lambda: council_plan([A, B], C, rounds=0), "1 to 10 rounds"),
-        (lambda: council_plan([A, B], C, rounds=11), "1 to 10 rounds"),
-        (lambda: council_plan([A, B], C, majority=1.0), "less than 1"),
-        (lambda: council_plan([A, B], C, majority=-0.1), "less than 1"),
+        (lambda: council_plan([A, B], C, voting=Voting(rounds=0)), "1 to 10 rounds"),
+        (lambda: council_plan([A, B], C, voting=Voting(rounds=11)), "1 to 10 rounds"),
+        (lambda: council_plan([A, B], C, voting=Voting(majority=1.0)), "less than 1"),
+        (lambda: council_plan([A, B], C, voting=Voting(majority=-0.1)), "less than 1"),
         (lambda: council_plan([A, B], agent("c", schema=SCHEMA)), "'c' must be an agent without a schema"),
         (
             lambda: council_plan([A, Part(Step(id="b", tool="ls"))], C),
@@ -227,10 +237,10 @@ def test_what_cannot_be_a_shape_says_why(make: Callable[[], object], why: str) -
 def test_bounds_belong_to_what_can_be_a_shape() -> None:
     """The most rounds, visits and council rounds may be asked for."""
     for limit in (1, 50):
-        assert loop_plan([A], until="a_made", limit=limit).steps[0].args["limit"] == limit
-    assert along_edges([A, B], [Edge("a", "b"), Edge("b", "a")], start=["a"], limit=200)
+        assert loop_plan([A], until="a_made", repeats=Repeats(limit=limit)).steps[0].args["limit"] == limit
+    assert along_edges([A, B], [Edge("a", "b"), Edge("b", "a")], start=["a"], repeats=Repeats(limit=200))
     for rounds in (1, 10):
-        assert council_plan([A, B], C, rounds=rounds, majority=0.0)
+        assert council_plan([A, B], C, voting=Voting(rounds=rounds, majority=0.0))
     assert condition_names(" ") == ()
     assert condition_names("b > 1 and a", ["a", "b"]) == ("a", "b")
 

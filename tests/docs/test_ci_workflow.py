@@ -23,7 +23,7 @@ from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.reports.gate_needs import perfect_trials, undecided_change
 from kestrel_lab.evals.stats.difference import compare_scenarios, judge_alike
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 
 pytestmark = pytest.mark.slow
 
@@ -179,7 +179,7 @@ def change(folder: Path, prompt: str, name: str, *, record: bool = True) -> None
     """Commit another prompt, with or without recordings of it."""
     (folder / "evals" / "prompt.md").write_text(prompt)
     if record:
-        session = Session(folder / ".kestrel", models={"openai/gpt-5-mini": Adds()}, env={})
+        session = Lab(folder / ".kestrel", models={"openai/gpt-5-mini": Adds()}, env={})
         asyncio.run(run_suite(session, load_suite(folder / "evals" / "sums.yaml"), cassette="record"))
         session.close()
     git(folder, "add", "-A")

@@ -23,7 +23,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("project")
     shutil.copytree(ROOT / "kestrel_lab", place / "kestrel_lab", ignore=shutil.ignore_patterns("__pycache__"))
     (place / "tests").mkdir()
-    for name in ("pyproject.toml", "tests/conftest.py", "tests/outcomes.py"):
+    for name in ("pyproject.toml", "tests/conftest.py", "tests/folders.py", "tests/outcomes.py"):
         shutil.copy(ROOT / name, place / name)
     return place
 

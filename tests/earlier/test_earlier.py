@@ -53,9 +53,7 @@ def lab(home: Path) -> Iterator[Lab]:
 
 def run_of(lab: Lab, goal: str, *, forked: bool = False) -> Any:
     """The run with this goal."""
-    (row,) = [
-        row for row in lab.session.store.runs() if row.goal == goal and (row.parent is not None) is forked
-    ]
+    (row,) = [row for row in lab.store.runs() if row.goal == goal and (row.parent is not None) is forked]
     return lab.get(row.id)
 
 
@@ -63,7 +61,7 @@ def test_each_run_is_read_as_it_was_written(lab: Lab) -> None:
     """Runs, fork, plan and trials are there with their answers; each folds to its state, and its chain is
     whole.
     """
-    assert len(lab.session.store.runs(limit=100)) == 11
+    assert len(lab.store.runs(limit=100)) == 11
     done, fork, planned = (
         run_of(lab, "write a file"),
         run_of(lab, "write a file", forked=True),
@@ -154,7 +152,7 @@ def test_a_suite_goes_on_where_it_was(lab: Lab) -> None:
         "finds": "pass",
         "fails": "fail",
     }
-    assert sum(1 for row in lab.session.store.runs(limit=100)) == 14
+    assert sum(1 for row in lab.store.runs(limit=100)) == 14
 
 
 def test_a_recording_is_replayed(home: Path) -> None:

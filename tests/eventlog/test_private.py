@@ -12,8 +12,8 @@ import pytest
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.filesystem import private_file, private_folder
+from kestrel_lab.lab import Lab
 from kestrel_lab.middleware.disk_cache import open_cache
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 
@@ -38,11 +38,11 @@ def loose(home: Path) -> dict[str, str]:
     return found
 
 
-def used(home: Path, workspace: Path) -> Session:
+def used(home: Path, workspace: Path) -> Lab:
     """A session that has written whatever it writes: a log, long answers, a cache, an index, deleted
     files.
     """
-    session = Session(home, env={}, sandbox="S0", containment="off", approve="auto", cache="use")
+    session = Lab(home, env={}, sandbox="S0", containment="off", approve="auto", cache="use")
     (workspace / "a.txt").write_text("a")
     session.store.results.keep("long")
     open_cache(home / "cache").close()

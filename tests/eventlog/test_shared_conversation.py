@@ -86,10 +86,10 @@ async def conversation(lab: Lab, turns: int, run: Any = None, *, first: int = 1)
 
 def first_events(lab: Lab) -> list[int]:
     """How long the first event of each run is in the log, in the order of the runs."""
-    lab.session.store.flush()
+    lab.store.flush()
     return [
         size
-        for (size,) in lab.session.store.query(
+        for (size,) in lab.store.query(
             "SELECT length(body) FROM events JOIN runs ON id = run_id WHERE seq = 1 ORDER BY created_at"
         )
     ]
@@ -118,7 +118,7 @@ def test_a_fork_in_the_middle_and_what_follows_it_have_the_conversation_up_to_th
     fork.
     """
     run = asyncio.run(conversation(lab, TURNS))
-    tenth = lab.session.history.conversation(run.id)[9].id
+    tenth = lab.history.conversation(run.id)[9].id
     lab.close()
     again = lab_of(tmp_path, model)
     asked = next(record.seq for record in again.get(tenth).records() if isinstance(record.event, ModelCalled))
@@ -131,7 +131,7 @@ def test_a_fork_in_the_middle_and_what_follows_it_have_the_conversation_up_to_th
     last = asyncio.run(fork())
     assert model.texts == CONVERSATION[:35]
     assert (
-        len(again.session.history.conversation(last.id)) == 12
+        len(again.history.conversation(last.id)) == 12
     )  # nine runs, the fork in the place of the tenth, and two that follow it
     again.close()
 
@@ -187,7 +187,7 @@ def test_what_is_changed_in_a_shared_event_is_damage(
     The mutant that does not check the first events of other runs takes it for whole.
     """
     last = asyncio.run(conversation(lab, 5))
-    third = lab.session.history.conversation(last.id)[2].id
+    third = lab.history.conversation(last.id)[2].id
     lab.close()
     raw = apsw.Connection(str(tmp_path / "kestrel.db"))
     raw.execute("DROP TRIGGER events_update")
@@ -197,12 +197,12 @@ def test_what_is_changed_in_a_shared_event_is_damage(
     )
     raw.close()
     again = lab_of(tmp_path, model)
-    damage = again.session.store.damage(last.id)
+    damage = again.store.damage(last.id)
     assert damage is not None and third in damage.what
     with pytest.raises(Damaged):
         asyncio.run(conversation(again, 1, last.id, first=6))
     monkeypatch.setattr(shared_conversation, "changed_base", lambda _read, _earlier: "")
-    assert again.session.store.damage(last.id) is None
+    assert again.store.damage(last.id) is None
     again.close()
 
 
@@ -221,8 +221,8 @@ class Counted(SessionStore):
 
 async def read_per_turn(lab: Lab, turns: int) -> list[tuple[int, int]]:
     """What each turn of a conversation reads of the log."""
-    lab.session.store.__class__ = Counted
-    lab.session.store._conversations._read = lab.session.store.query
+    lab.store.__class__ = Counted
+    lab.store._conversations._read = lab.store.query
     found, run = [], None
     for number in range(1, turns + 1):
         Counted.rows = Counted.size = 0
@@ -252,8 +252,8 @@ def test_two_chats_side_by_side_read_no_more(lab: Lab) -> None:
     """Turns that take turns find what their own conversation was."""
 
     async def both() -> list[int]:
-        lab.session.store.__class__ = Counted
-        lab.session.store._conversations._read = lab.session.store.query
+        lab.store.__class__ = Counted
+        lab.store._conversations._read = lab.store.query
         runs: list[Any] = [None, None]
         sizes = []
         for number in range(1, 41):
@@ -273,7 +273,7 @@ def test_a_bit_that_flips_under_a_chat_is_found_when_the_disk_is_read(
     told, also in this session.
     """
     last = asyncio.run(conversation(lab, 6))
-    third = lab.session.history.conversation(last.id)[2].id
+    third = lab.history.conversation(last.id)[2].id
     raw = apsw.Connection(str(tmp_path / "kestrel.db"))
     raw.execute("DROP TRIGGER events_update")
     raw.execute(
@@ -286,7 +286,7 @@ def test_a_bit_that_flips_under_a_chat_is_found_when_the_disk_is_read(
         following.damage is None
         and [text[:7] for text in model.texts if text.startswith("page")][1] == "page 2 "
     )
-    assert lab.get(following.id).damage is not None and lab.session.store.damage(last.id) is not None
+    assert lab.get(following.id).damage is not None and lab.store.damage(last.id) is not None
     lab.close()
     again = lab_of(tmp_path, model)
     with pytest.raises(Damaged):
@@ -310,14 +310,14 @@ def test_a_shared_event_that_is_gone_is_named(lab: Lab, model: Asked, tmp_path: 
     conversation.
     """
     last = asyncio.run(conversation(lab, 4))
-    third = lab.session.history.conversation(last.id)[2].id
+    third = lab.history.conversation(last.id)[2].id
     lab.close()
     raw = apsw.Connection(str(tmp_path / "kestrel.db"))
     raw.execute("DROP TRIGGER events_delete")
     raw.execute("DELETE FROM events WHERE run_id = ?", (third,))
     raw.close()
     again = lab_of(tmp_path, model)
-    assert again.session.store.damage(last.id) is not None
+    assert again.store.damage(last.id) is not None
     assert again.get(last.id).damage is not None
     again.close()
 

@@ -17,6 +17,7 @@ from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("warm"),
     pytest.mark.timeout(400),
     pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem()),
 ]

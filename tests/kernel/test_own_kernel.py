@@ -118,7 +118,7 @@ def test_a_run_off_the_notebook_has_a_kernel_of_its_own(tmp_path: Path) -> None:
     script += [[("run_python", {"code": code})] for code in codes[1:]]
     with Lab(home=tmp_path / "home", model=ScriptedModel([*script, "done"])) as lab:
         run = lab.run_sync("compute", workspace=tmp_path, tools=["kernel"], approve="auto")
-        kernels = dict(lab.session.kernels._kernels)
+        kernels = dict(lab.kernels._kernels)
         events = run.events()
     answers = [event.text for event in events if event.type == "tool_answered"]
     changed = [event for event in events if event.type == "kernel_changed"]

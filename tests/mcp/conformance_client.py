@@ -17,10 +17,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kestrel_lab.core.errors import DependencyError, ToolError
+from kestrel_lab.lab import Lab
 from kestrel_lab.mcp.approvals import Definition
 from kestrel_lab.mcp.config import read_server
 from kestrel_lab.mcp.elicitation import DECLINE, DONE, LEAVE_OUT
-from kestrel_lab.runtime.session import Session
 
 SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
 CONTEXT = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
@@ -89,7 +89,7 @@ async def main(url: str, home: Path) -> None:
     """Connect, list and call."""
     env = {"XDG_CONFIG_HOME": str(home / "config"), "PATH": os.environ["PATH"]}
     server = read_server("tested", {"url": url, "oauth": oauth(url), "timeout_s": 60, "start_timeout_s": 60})
-    session = Session(home / "state", env=env, mcp={"tested": server}, approve="auto")
+    session = Lab(home / "state", env=env, mcp={"tested": server}, approve="auto")
     servers = session.mcp
     try:
         tools = (await servers.login("tested", person)).tools

@@ -14,7 +14,7 @@ from typing import Any
 from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.server.serve import serving_http
 from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.decorator import tool
@@ -94,7 +94,7 @@ with_schema = replace(test_simple_text, name=NAME, arguments=SchemaArguments(too
 async def main(home: Path) -> None:
     """Serve until a signal."""
     tools = [test_simple_text, test_image_content, test_error_handling, test_tool_with_progress, with_schema]
-    session = Session(home, env={}, tools=tools)
+    session = Lab(home, env={}, tools=tools)
     async with serving_http(session, token=False, workspace=str(home), tools=[one.name for one in tools]) as (
         port,
         _,

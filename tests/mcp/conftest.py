@@ -14,8 +14,8 @@ import pytest
 from ports import free_port
 from waits import until
 
+from kestrel_lab.lab import Lab
 from kestrel_lab.mcp.config import read_server
-from kestrel_lab.runtime.session import Session
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -25,15 +25,13 @@ from offered import SERVER, Open  # beside this file
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
     """Sessions of one user, each with a home of its own."""
-    sessions: list[Session] = []
+    sessions: list[Lab] = []
 
-    def open_session(**tables: dict[str, Any]) -> Session:
+    def open_session(**tables: dict[str, Any]) -> Lab:
         env = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
         servers = {name: read_server(name, table) for name, table in tables.items()}
         sessions.append(
-            Session(
-                tmp_path / f"home{len(sessions)}", env=env, mcp=servers, approve="auto", containment="off"
-            )
+            Lab(tmp_path / f"home{len(sessions)}", env=env, mcp=servers, approve="auto", containment="off")
         )
         return sessions[-1]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 
 SERVER = str(Path(__file__).with_name("offering_server.py"))
-Open = Callable[..., Session]
+Open = Callable[..., Lab]

@@ -20,18 +20,18 @@ from waits import PATIENCE_S
 from kestrel_lab.core.errors import DependencyError, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnswered
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.mcp.config import read_server
 from kestrel_lab.mcp.connection import Connection
 from kestrel_lab.mcp.elicitation import DECLINE, DONE, Person
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 STDIO = {"command": sys.executable, "args": [SERVER], "start_timeout_s": PATIENCE_S, "timeout_s": PATIENCE_S}
 
 
 def run_with(
-    session: Session, tool: str, workspace: Path, *answers: str | None, approver: bool = True
+    session: Lab, tool: str, workspace: Path, *answers: str | None, approver: bool = True
 ) -> tuple[Run, ToolAnswered, list[ApprovalAsked]]:
     """A run that calls one tool, with a person who answers what is asked in this order; `None` refuses."""
     asked: list[ApprovalAsked] = []

@@ -17,10 +17,10 @@ from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest, Tr
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.run_state import fold
+from kestrel_lab.lab import Lab
 from kestrel_lab.models.fallback import EscalatingModel, cut_off, empty, plainly_unsure, unreadable
 from kestrel_lab.models.resolve import choose_model
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingListener, ScriptedModel, conversation
 from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import view_of
@@ -203,7 +203,7 @@ def test_names_of_several_models(tmp_path: Path) -> None:
         choose_model("play:1 > opnai/x", env={}, factories={"play": make})
 
 
-def test_a_run_tells_of_it(session: Session, workspace: Path) -> None:
+def test_a_run_tells_of_it(session: Lab, workspace: Path) -> None:
     """Log, usage and view of a run whose first model is cut off: each model has its own answer and its own
     usage.
     """

@@ -19,12 +19,12 @@ from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest
 from kestrel_lab.core.usage import IdleTime
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.lab import Lab
 from kestrel_lab.models.fallback import EscalatingModel
 from kestrel_lab.models.litellm import library
 from kestrel_lab.models.resolve import prepare_in_background
 from kestrel_lab.models.retry import with_retries
 from kestrel_lab.models.wrapper import leaf_models
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.model_guard import guard_model
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 
@@ -95,7 +95,7 @@ def test_an_attempt_that_the_endpoint_lost_is_no_work() -> None:
 def test_no_trial_waits_for_what_is_loaded_once(tmp_path) -> None:
     """A suite loads before its first trial, so that the trial says nothing of loading."""
     model = Slow()
-    session = Session(tmp_path / "home", approve="deny")
+    session = Lab(tmp_path / "home", approve="deny")
     suite = Suite(
         name="s", scenarios=(Scenario(id="s", goal="look", checks=(AnswerContains(texts=("42",)),)),)
     )

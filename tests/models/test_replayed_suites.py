@@ -16,7 +16,7 @@ from kestrel_lab.core.events.union import ModelAnswered
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import summarise_configurations, summary_table
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.views.run_view import view_of
 
 # litellm quiets this itself when it is loaded; a test that loaded it before has taken that back.
@@ -75,7 +75,7 @@ class Answering(OpenAIServer):
 
 def measured(folder, mode, *, env=None, api_base=None, suite="s.yaml", **options):
     """A suite in `folder`, by a session of its own; what its store holds of the runs comes with it."""
-    lab = Session(folder / "home", env=env or {}, api_base=api_base)
+    lab = Lab(folder / "home", env=env or {}, api_base=api_base)
     try:
         result = asyncio.run(run_suite(lab, folder / suite, cassette=mode, **options))
         runs = {row.result["run"]: lab.store.records(str(row.result["run"])) for row in result.rows}
@@ -260,7 +260,7 @@ def test_shipped_recordings_replay(tmp_path):
     """The calls of the smoke suite's local model, as they are kept in the repository, are all that CI needs
     for it.
     """
-    lab = Session(tmp_path / "home", env={})
+    lab = Lab(tmp_path / "home", env={})
     suite = Path(__file__).parents[2] / "evals" / "smoke.yaml"
     result = asyncio.run(run_suite(lab, suite, configs=["local"], cassette="replay"))
     lab.close()

@@ -9,8 +9,8 @@ import pytest
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelAnswered
 from kestrel_lab.core.messages import Message, ModelRequest
+from kestrel_lab.lab import Lab
 from kestrel_lab.models.router import classify_goal, model_router, read_routes
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 GOALS = {
@@ -114,7 +114,7 @@ def test_a_run_is_routed_and_the_log_says_so(tmp_path):
     routes.write_text(
         f"code: 'scripted:{tmp_path / 'a.yaml'}'\notherwise: 'scripted:{tmp_path / 'b.yaml'}'\n"
     )
-    session = Session(home=tmp_path / "home")
+    session = Lab(home=tmp_path / "home")
     run = session.run_sync("Rename a in calc.py", model=f"route:{routes}", workspace=tmp_path)
     answered = [record.event for record in run.records() if isinstance(record.event, ModelAnswered)]
 

@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
+from kestrel_lab.runtime.session import Session
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.labels.stored_labels import stored_labels
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.notebook.label_box import LabelBox
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 pytest.importorskip("anywidget")

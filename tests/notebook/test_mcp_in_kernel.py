@@ -40,7 +40,7 @@ def test_cells_await_block_and_leave_nothing_behind(tmp_path: Path) -> None:
             person.run("print((await lab.run('go', tools=['h:*'])).answer)"),
             person.run("print(lab.run_sync('go', tools=['h:*']).answer)"),
             person.run("%load_ext kestrel_lab\n%kestrel mcp serve"),
-            person.run("print([row.state for row in lab.session.mcp.table()])"),
+            person.run("print([row.state for row in lab.mcp.table()])"),
         ]
         server = int(ids.read_text().split()[0])
         alive = psutil.pid_exists(server)

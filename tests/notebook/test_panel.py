@@ -10,7 +10,6 @@ from kestrel_lab.lab import Lab
 from kestrel_lab.notebook.frontend import LOOKED_AT, Notebook
 from kestrel_lab.notebook.panel import Panel, StaticPicture
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 ASKED = ApprovalAsked(
@@ -114,7 +113,7 @@ def cited(tmp_path: Path) -> tuple[Run, Path]:
     file.write_text("The roof is red.\n")
     model = ScriptedModel([[("read_file", {"path": "roof.txt"})], "The roof is red. [roof.txt:1]"])
     return asyncio.run(
-        Session(tmp_path / "lab", env={}).run("what colour?", model=model, workspace=tmp_path / "work")
+        Lab(tmp_path / "lab", env={}).run("what colour?", model=model, workspace=tmp_path / "work")
     ), file
 
 

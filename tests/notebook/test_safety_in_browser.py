@@ -52,7 +52,7 @@ def cells(texts: str, extra: str = "") -> list[str]:
         "hostile.report(' '.join(T))",
         "r.report('run.html')\nr.plan",
         "%kestrel doctor",
-        "lab.session.change(model=hostile.breaking(T))",
+        "lab.change(model=hostile.breaking(T))",
         "%kestrel config",
         "print('IN THE LOG', hostile.leaves('OPENAI_API_KEY'))",
         '%kestrel run "break"',

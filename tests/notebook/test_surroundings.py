@@ -13,7 +13,6 @@ from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.evals.suite import CountErrors, Scenario, Suite
 from kestrel_lab.notebook.suite_board import Bar, Board, LiveTiles, NotebookReporter
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingSurroundings, ScriptedModel
 
 WRITES = [[("write_file", {"path": "a.txt", "content": "hello"})], "Done."]
@@ -22,9 +21,9 @@ WRITES = [[("write_file", {"path": "a.txt", "content": "hello"})], "Done."]
 @pytest.fixture
 def around() -> Iterator[RecordingSurroundings]:
     """Surroundings in which somebody says yes."""
-    Session.surroundings = RecordingSurroundings([True])
-    yield Session.surroundings
-    Session.surroundings = None
+    Lab.surroundings = RecordingSurroundings([True])
+    yield Lab.surroundings
+    Lab.surroundings = None
 
 
 def test_a_run_that_is_waited_for_is_shown_and_asks_there(

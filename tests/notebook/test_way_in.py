@@ -16,7 +16,6 @@ from IPython.core.interactiveshell import InteractiveShell
 import kestrel_lab
 from kestrel_lab import Lab
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 PACKAGE = str(Path(kestrel_lab.__file__).parent) + os.sep
@@ -60,7 +59,7 @@ class Counted:
 def test_a_goal_is_in_the_log_after_few_steps(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`Session.start` is called within 12 files, the first commit asked for within 40 files and 150
+    """`Lab.start` is called within 12 files, the first commit asked for within 40 files and 150
     functions; the run takes 1,000 calls.
 
     A run that goes on with a conversation reads that one first; this one begins anew. Settings are read and
@@ -76,7 +75,7 @@ def test_a_goal_is_in_the_log_after_few_steps(
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]  # nothing counts any more
     assert run.answer == "done"
-    files, _ = counted.at[Session.start.__qualname__]
+    files, _ = counted.at[Lab.start.__qualname__]
     assert files <= 12
     files, functions = counted.at[SessionStore.create_run.__qualname__]
     assert (files <= 40, functions <= 150) == (True, True)

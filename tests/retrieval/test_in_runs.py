@@ -15,8 +15,8 @@ from kestrel_lab.core.events.union import ModelCalled, RetrievalStep, StepFinish
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_state import fold
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.review.retrieval_trace import RunRetrieval
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 
@@ -35,14 +35,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(tmp_path: Path) -> Iterator[Lab]:
     """A session whose home is not in the folder."""
-    made = Session(tmp_path / "home", approve="auto")
+    made = Lab(tmp_path / "home", approve="auto")
     yield made
     made.close()
 
 
-def test_an_agent_searches_and_the_log_tells_how(session: Session, folder: Path) -> None:
+def test_an_agent_searches_and_the_log_tells_how(session: Lab, folder: Path) -> None:
     """The tools answer with places; the trace is in the log, the same after reading it again, and explains
     every file.
     """
@@ -97,7 +97,7 @@ def test_an_agent_searches_and_the_log_tells_how(session: Session, folder: Path)
         found.explain("cart.py", 3)
 
 
-def test_an_explanation_from_the_log_does_not_guess(session: Session, folder: Path) -> None:
+def test_an_explanation_from_the_log_does_not_guess(session: Lab, folder: Path) -> None:
     """What was behind is told with its place; of what no step names it is said whether all that matched are
     told of.
     """
@@ -118,7 +118,7 @@ def test_an_explanation_from_the_log_does_not_guess(session: Session, folder: Pa
         RunRetrieval([], folder, folder).explain("cart.py")
 
 
-def test_operations_use_the_index_that_somebody_made(session: Session, folder: Path) -> None:
+def test_operations_use_the_index_that_somebody_made(session: Lab, folder: Path) -> None:
     """`gather` goes by words until there is an index, then by the index and with a trace; `find_files` makes
     one and gives a map.
     """
@@ -146,7 +146,7 @@ def test_operations_use_the_index_that_somebody_made(session: Session, folder: P
     assert [asked.paths[0] for asked in after.report.retrieval.questions] == ["cart.py"]
 
 
-def test_a_model_proposes_queries_for_the_loop(session: Session, folder: Path) -> None:
+def test_a_model_proposes_queries_for_the_loop(session: Lab, folder: Path) -> None:
     """With `ask` the model's queries are searched after the first round, beside the ones by rule."""
     steps = (
         Step(
@@ -177,7 +177,7 @@ def test_a_model_proposes_queries_for_the_loop(session: Session, folder: Path) -
     ]
 
 
-def test_who_finds_nothing_is_skipped(session: Session, folder: Path) -> None:
+def test_who_finds_nothing_is_skipped(session: Lab, folder: Path) -> None:
     """A step without files has no output to go on with, and says so; one that has found some is done."""
     for goal, skipped in (("zebrafish quagga", True), ("total of a cart", False)):
         plan = Plan(steps=(Step(id="f", operation="find_files", args={"goal": goal}, produces=("found",)),))

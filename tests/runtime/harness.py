@@ -10,8 +10,8 @@ from typing import Any
 from webserver import WebServer, answer, serving
 
 from kestrel_lab.core.events.union import ToolAnswered
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.builtin import web_tools
 from kestrel_lab.tools.web.fetch import Reach
@@ -26,18 +26,18 @@ class Harness:
 
     folder: Path
     web: WebServer
-    sessions: list[Session] = field(default_factory=list)
+    sessions: list[Lab] = field(default_factory=list)
 
     @property
     def place(self) -> Path:
         """The workspace."""
         return self.folder / "work"
 
-    def session(self) -> Session:
+    def session(self) -> Lab:
         """A new session over the same home; the one before is closed."""
         for old in self.sessions:
             old.close()
-        self.sessions = [Session(self.folder / "home", env={"PATH": os.environ["PATH"]})]
+        self.sessions = [Lab(self.folder / "home", env={"PATH": os.environ["PATH"]})]
         return self.sessions[0]
 
     def run(self, *turns: Any, goal: str = "go", tools: Any = (), **how: Any) -> Run:

@@ -16,14 +16,13 @@ from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.mcp.servers import McpServers
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
 PARTS = ("mcp", "indexes", "store", "cache")
 
 
-def _watched(session: Session, monkeypatch: pytest.MonkeyPatch, failing: tuple[str, ...]) -> list[str]:
+def _watched(session: Lab, monkeypatch: pytest.MonkeyPatch, failing: tuple[str, ...]) -> list[str]:
     """The names of parts in the order in which they are closed; those that are `failing` raise once they
     are.
     """
@@ -50,7 +49,7 @@ def test_every_part_is_closed_whatever_fails(
     """The mutant that stops at the first error leaves the log open; all errors arrive in one group, and a
     second close does nothing.
     """
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     closed = _watched(session, monkeypatch, failing)
     if failing:
         with pytest.raises(ExceptionGroup, match="not every part") as caught:
@@ -71,7 +70,7 @@ def test_a_block_closes_its_lab(tmp_path: Path) -> None:
     with Lab(tmp_path / "a", ScriptedModel(["done"]), env={}) as lab:
         assert lab.run_sync("go").answer == "done"
     with pytest.raises(StoreError, match="closed"):
-        lab.session.store.runs()
+        lab.store.runs()
 
     async def scene() -> Lab:
         async with Lab(tmp_path / "b", ScriptedModel(["done"]), env={}) as opened:
@@ -81,7 +80,7 @@ def test_a_block_closes_its_lab(tmp_path: Path) -> None:
     with pytest.raises(KeyError) as caught:
         asyncio.run(scene())
     with pytest.raises(StoreError, match="closed"):
-        caught.value.args[0].session.store.runs()
+        caught.value.args[0].store.runs()
 
 
 def test_an_asynchronous_block_interrupts_what_still_works(tmp_path: Path) -> None:
@@ -129,7 +128,7 @@ def test_a_constructor_that_fails_closes_what_it_opened(
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("error")
-        Session(tmp_path / "home", tools=["wbe"], env={})
+        Lab(tmp_path / "home", tools=["wbe"], env={})
         gc.collect()
     assert len(closed) == 1
     with pytest.raises(StoreError, match="closed"):

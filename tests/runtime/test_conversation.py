@@ -97,7 +97,7 @@ async def test_a_follow_up_is_told_what_was_said_and_done(tmp_path: Path) -> Non
         first = await lab.run("read 1", tools=["look"])
         second = await first.ask("read 2")
         third = await lab.run("read 3", follow=second.id)
-        runs = lab.session.history.conversation(third.id)
+        runs = lab.history.conversation(third.id)
         offered = [item["name"] for item in third.events()[0].tools]  # type: ignore[union-attr]
 
     last = model.requests[-1].messages
@@ -188,10 +188,10 @@ async def test_twenty_turns_fit_a_small_context_and_can_be_resumed_in_the_middle
             else:
                 run = await run.ask(f"read {number}, please. {'More words. ' * 60}")
             assert run.status == "COMPLETE", run.reason
-        runs = lab.session.history.conversation(run.id)
+        runs = lab.history.conversation(run.id)
         compacted = [event for one in runs for event in one.events() if isinstance(event, ContextCompacted)]
         dropped = [name for event in compacted for name in event.wholes]
-        kept = lab.session.store.results.path(dropped[0])
+        kept = lab.store.results.path(dropped[0])
 
     sizes = [tokens_of(request.messages, request.tools) for request in model.requests]
     print(
@@ -246,7 +246,7 @@ def test_folding_the_log_gives_what_the_model_was_sent(
         async with lab_of(home, ScriptedModel(turn), window, (long,)) as lab:
             run = await lab.run("go", tools=["long"])
             run = await run.ask("again")
-            return [one.records() for one in lab.session.history.conversation(run.id)]
+            return [one.records() for one in lab.history.conversation(run.id)]
 
     shown = []
     for records in asyncio.run(work()):
@@ -270,7 +270,7 @@ async def test_a_summary_that_was_given_before_a_crash_is_not_asked_for_again(tm
             run = await run.ask(f"read {number}. {'More words. ' * 100}")
         with_summary = next(
             one
-            for one in lab.session.history.conversation(run.id)
+            for one in lab.history.conversation(run.id)
             if any(isinstance(event, Prompted) for event in one.events())
         )
         records = with_summary.records()

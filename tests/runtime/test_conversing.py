@@ -6,8 +6,8 @@ from pathlib import Path
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.events.union import Prompted
 from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.operations.intake import conversation_plan
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 
@@ -44,7 +44,7 @@ def test_each_turn_follows_the_answer_before(tmp_path: Path) -> None:
         requests.append(request)
         return play(request)
 
-    session = Session(home=tmp_path, approve="auto")
+    session = Lab(home=tmp_path, approve="auto")
     run = asyncio.run(
         session.run(
             "talk",
@@ -80,7 +80,7 @@ def test_what_was_said_is_not_said_again(tmp_path: Path) -> None:
         return play(request)
 
     async def both() -> tuple[str, str, list[str]]:
-        session = Session(home=tmp_path, approve="auto")
+        session = Lab(home=tmp_path, approve="auto")
         kept = noting(notes)
         first = await session.start(
             "talk", model=ScriptedModel(breaks), tools=[kept], plan=conversation_plan(SAYS, ("note",))

@@ -30,13 +30,13 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.run_state import fold
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 
 
-def rows(session: Session, run_id: str) -> list[tuple[Any, ...]]:
+def rows(session: Lab, run_id: str) -> list[tuple[Any, ...]]:
     """What the database has under this id, byte for byte."""
     session.store.flush()
     raw = apsw.Connection(str(session.store.path))
@@ -56,7 +56,7 @@ def test_any_event_can_be_forked_at(tmp_path: Path, workspace: Path) -> None:
     events is copied.
     """
     effects: list[str] = []
-    session = Session(tmp_path / "home", env={}, tools=tools(effects.append))
+    session = Lab(tmp_path / "home", env={}, tools=tools(effects.append))
     parent = asyncio.run(
         session.run(GOAL, model=model(), workspace=workspace, approver=HonestPerson(effects.__contains__))
     )
@@ -94,7 +94,7 @@ def _counts(event: Event) -> bool:
     return event.type not in {"state_transition", "model_called", "approval_asked", "tool_called"}
 
 
-def test_a_given_answer_ends_the_fork(session: Session, workspace: Path) -> None:
+def test_a_given_answer_ends_the_fork(session: Lab, workspace: Path) -> None:
     """At each question to the model an answer given by hand is recorded as given, costs nothing and is the
     run's answer.
     """
@@ -126,7 +126,7 @@ def test_a_given_answer_ends_the_fork(session: Session, workspace: Path) -> None
     assert effects == happened
 
 
-def test_a_cached_result_can_be_replaced(session: Session, workspace: Path) -> None:
+def test_a_cached_result_can_be_replaced(session: Lab, workspace: Path) -> None:
     """A result given by hand also takes the place of one from the cache, by default of the last."""
     (workspace / "a.txt").write_text("long")
     time.sleep(0.1)  # a file that has just changed is not cached
@@ -147,7 +147,7 @@ def test_a_cached_result_can_be_replaced(session: Session, workspace: Path) -> N
     assert [(event.text, event.cached) for event in given] == [("short", False)]
 
 
-def test_a_given_result_is_what_the_model_is_told(session: Session, workspace: Path) -> None:
+def test_a_given_result_is_what_the_model_is_told(session: Lab, workspace: Path) -> None:
     """A result given by hand takes the place of the tool's: the tool does not run and the model reads what
     was given.
     """
@@ -180,7 +180,7 @@ def test_a_given_result_is_what_the_model_is_told(session: Session, workspace: P
     assert (other.answer, ran) == ("light, heavy", ["a", "b", "b"])
 
 
-def test_a_fork_of_a_fork_reads_all_its_ancestors(session: Session, workspace: Path) -> None:
+def test_a_fork_of_a_fork_reads_all_its_ancestors(session: Lab, workspace: Path) -> None:
     """Each generation stores its own events only; an event shared with a parent is forked at in the
     parent.
     """
@@ -216,7 +216,7 @@ async def launch() -> str:
 LAUNCH = ScriptedModel([[("launch", {})], "up"])
 
 
-def test_a_waiting_run_and_its_fork_are_decided_apart(session: Session, workspace: Path) -> None:
+def test_a_waiting_run_and_its_fork_are_decided_apart(session: Lab, workspace: Path) -> None:
     """A fork asks a question anew that its parent waits for; the answer to one is none to the other, and each
     is resumed.
     """
@@ -240,7 +240,7 @@ def test_a_waiting_run_and_its_fork_are_decided_apart(session: Session, workspac
     assert [result.error is None for result in results] == [True, False]
 
 
-def test_a_fork_keeps_what_it_was_given(session: Session, workspace: Path) -> None:
+def test_a_fork_keeps_what_it_was_given(session: Lab, workspace: Path) -> None:
     """Model, tools and policy of a fork are recorded: resuming it uses them; limits and goal are the
     parent's.
     """
@@ -279,7 +279,7 @@ class Echo:
         return await ScriptedModel([request.messages[-1].text])(request, on_delta)
 
 
-def test_a_run_with_any_scripted_part_says_so(session: Session, workspace: Path) -> None:
+def test_a_run_with_any_scripted_part_says_so(session: Lab, workspace: Path) -> None:
     """A fork of a scripted run by a real model stays labelled scripted wherever it is shown, and so does the
     reverse.
     """
@@ -299,7 +299,7 @@ def test_a_run_with_any_scripted_part_says_so(session: Session, workspace: Path)
     ]
 
 
-def test_limits_do_not_count_a_question_asked_again(session: Session, workspace: Path) -> None:
+def test_limits_do_not_count_a_question_asked_again(session: Lab, workspace: Path) -> None:
     """A run that used all its turns can be forked at its last question."""
     parent = asyncio.run(
         session.run("hi", model=ScriptedModel(["no"]), workspace=workspace, limits=Limits(cycles=1))
@@ -313,9 +313,7 @@ def test_listeners_hear_of_the_fork(tmp_path: Path, workspace: Path) -> None:
     those before.
     """
     told: list[tuple[str, str]] = []
-    session = Session(
-        tmp_path / "home", env={}, listeners=[lambda run, event: told.append((run.id, event.type))]
-    )
+    session = Lab(tmp_path / "home", env={}, listeners=[lambda run, event: told.append((run.id, event.type))])
     parent = asyncio.run(session.run("hi", model=ScriptedModel(["no"]), workspace=workspace))
     child = asyncio.run(session.fork(parent.id, answer="yes", model=ScriptedModel(["no"])))
     own = [
@@ -355,7 +353,7 @@ def test_listeners_hear_of_the_fork(tmp_path: Path, workspace: Path) -> None:
     ],
 )
 def test_what_cannot_be_forked_is_explained(
-    options: dict[str, Any], message: str, session: Session, workspace: Path
+    options: dict[str, Any], message: str, session: Lab, workspace: Path
 ) -> None:
     """A number that is not there, one after the end, one of the wrong kind and missing parts are named;
     nothing is created.
@@ -369,7 +367,7 @@ def test_what_cannot_be_forked_is_explained(
     assert [row.id for row in session.store.runs()] == [parent.id]
 
 
-def test_a_run_without_a_question_needs_a_number(session: Session, workspace: Path) -> None:
+def test_a_run_without_a_question_needs_a_number(session: Lab, workspace: Path) -> None:
     """Where there is no default the message says which numbers can be given; an unknown run is named."""
     parent = asyncio.run(session.run("hi", model=ScriptedModel(["no"]), workspace=workspace))
     with pytest.raises(
@@ -380,7 +378,7 @@ def test_a_run_without_a_question_needs_a_number(session: Session, workspace: Pa
         asyncio.run(session.fork(parent.id[:-1], model=ScriptedModel([])))
 
 
-def test_a_diff_shows_where_runs_part(session: Session, workspace: Path) -> None:
+def test_a_diff_shows_where_runs_part(session: Lab, workspace: Path) -> None:
     """Shared events, the first of each side that differs, and what each did; text of models is escaped."""
     first: list[Turn] = [[("glob", {"pattern": "*.py"})], "no files"]
     second: list[Turn] = [first[0], [("grep", {"pattern": "x"})], "<b>nothing</b>"]
@@ -407,7 +405,7 @@ def test_a_diff_shows_where_runs_part(session: Session, workspace: Path) -> None
     assert "&lt;b&gt;nothing" in diff._repr_html_()
 
 
-def test_runs_that_did_the_same_do_not_part(session: Session, workspace: Path) -> None:
+def test_runs_that_did_the_same_do_not_part(session: Lab, workspace: Path) -> None:
     """Two runs of one script, and a run and a fork that changes nothing, differ in times and ids only; `asked
     again` is not a difference.
     """
@@ -433,7 +431,7 @@ def test_runs_that_did_the_same_do_not_part(session: Session, workspace: Path) -
         assert "then part" not in diff._repr_html_()
 
 
-def test_a_longer_run_goes_on_alone(session: Session, workspace: Path) -> None:
+def test_a_longer_run_goes_on_alone(session: Lab, workspace: Path) -> None:
     """Where one run is a prefix of the other, only the longer one has a first differing event."""
     with pytest.raises(ApprovalRequired) as caught:
         asyncio.run(session.run("go", model=LAUNCH, tools=[launch], workspace=workspace))

@@ -19,10 +19,11 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import FilesKept, ModelCalled, ToolAnswered, ToolCalled
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.lab import Lab
+from kestrel_lab.runtime import start as starting
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.forks.private_copy import remove_copy, runs_with_copies
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 
 Files = dict[str, tuple[Any, ...]]
@@ -112,12 +113,12 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def start(session: Session, folder: Path, model: ScriptedModel) -> Run:
+def start(session: Lab, folder: Path, model: ScriptedModel) -> Run:
     """Run a model in a folder."""
     return asyncio.run(session.run("go", model=model, tools=TOOLS, workspace=folder, approve="auto:critical"))
 
 
-def fork(session: Session, run: Run, at: int, model: ScriptedModel | None = None, **options: Any) -> Run:
+def fork(session: Lab, run: Run, at: int, model: ScriptedModel | None = None, **options: Any) -> Run:
     """Fork a run at an event."""
     return asyncio.run(
         session.fork(run.id, at=at, model=model or asks_again(), approve="auto:critical", **options)
@@ -134,7 +135,7 @@ def number(run: Run, kind: type, which: int = 0) -> int:
     return [record.seq for record in run.records() if isinstance(record.event, kind)][which]
 
 
-def test_a_fork_reads_the_old_text_and_the_folder_stays(session: Session, folder: Path) -> None:
+def test_a_fork_reads_the_old_text_and_the_folder_stays(session: Lab, folder: Path) -> None:
     """A run that read, wrote and read again is forked before the write: the fork reads the old text, and its
     writes are its own.
     """
@@ -168,7 +169,7 @@ def test_a_fork_reads_the_old_text_and_the_folder_stays(session: Session, folder
     assert copy_of(child).is_relative_to(session.home.resolve() / "forks" / child.id)
 
 
-def test_in_place_a_fork_works_in_the_folder(session: Session, folder: Path) -> None:
+def test_in_place_a_fork_works_in_the_folder(session: Lab, folder: Path) -> None:
     """With in_place=True a fork reads the files of now, and changes them."""
     run = start(session, folder, calls(("write_file", {"path": "a.txt", "content": "new\n"})))
 
@@ -226,7 +227,7 @@ def _steps(seed: int) -> list[Any]:
     return [step() for _ in range(12)]
 
 
-def _record_each(session: Session, folder: Path, run_model: ScriptedModel) -> tuple[Run, dict[str, Files]]:
+def _record_each(session: Lab, folder: Path, run_model: ScriptedModel) -> tuple[Run, dict[str, Files]]:
     """Run a model, and record by means of this test what the folder holds when each call has ended."""
     seen: dict[str, Files] = {"": files(folder)}
 
@@ -245,9 +246,9 @@ def _record_each(session: Session, folder: Path, run_model: ScriptedModel) -> tu
     return run, seen
 
 
-async def _begin(session: Session, run: Run, at: int) -> tuple[Run, Files]:
+async def _begin(session: Lab, run: Run, at: int) -> tuple[Run, Files]:
     """Begin a fork, and return what it has before it does anything."""
-    child = session.start_fork(run.id, at=at, model=ScriptedModel(["done"]))
+    child = starting.fork(session, run.id, at=at, model=ScriptedModel(["done"]))
     held = files(copy_of(child))
     child.cancel()
     with suppress(asyncio.CancelledError):
@@ -255,7 +256,7 @@ async def _begin(session: Session, run: Run, at: int) -> tuple[Run, Files]:
     return child, held
 
 
-def forks_differ(session: Session, folder: Path, run: Run, seen: dict[str, Files]) -> list[int]:
+def forks_differ(session: Lab, folder: Path, run: Run, seen: dict[str, Files]) -> list[int]:
     """The events at which a fork has not the files that were recorded then."""
     wrong, now = [], seen[""]
     ended = next(record.seq for record in run.records() if record.event.type == "run_finished")
@@ -273,7 +274,7 @@ def forks_differ(session: Session, folder: Path, run: Run, seen: dict[str, Files
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_fork_at_every_event_has_the_files_of_then(session: Session, folder: Path, seed: int) -> None:
+def test_a_fork_at_every_event_has_the_files_of_then(session: Lab, folder: Path, seed: int) -> None:
     """Whatever writes, deletions, moves, links and modes: at each event the fork's files are those recorded
     then, and nothing of the user's changes.
     """
@@ -292,7 +293,7 @@ def test_a_fork_at_every_event_has_the_files_of_then(session: Session, folder: P
 
 
 def test_a_snapshot_that_is_left_out_is_noticed(
-    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The law above fails for a history that forgets what a command changed: the deliberate bug."""
     real: Callable[..., Any] = FileHistory._take
@@ -313,7 +314,7 @@ def test_a_snapshot_that_is_left_out_is_noticed(
     assert forks_differ(session, folder, run, seen)
 
 
-def test_what_a_person_changed_since_is_not_in_the_fork(session: Session, folder: Path) -> None:
+def test_what_a_person_changed_since_is_not_in_the_fork(session: Lab, folder: Path) -> None:
     """Edits by hand after the run, of files that it wrote and of others, are not part of a fork."""
     run = start(
         session,
@@ -331,7 +332,7 @@ def test_what_a_person_changed_since_is_not_in_the_fork(session: Session, folder
     assert child._state.private_copy["exact"] is True
 
 
-def test_where_nothing_was_kept_the_fork_says_so(session: Session, folder: Path) -> None:
+def test_where_nothing_was_kept_the_fork_says_so(session: Lab, folder: Path) -> None:
     """A run that changed nothing has no snapshot: its fork has the files of now and names those that changed
     since.
     """
@@ -346,7 +347,7 @@ def test_where_nothing_was_kept_the_fork_says_so(session: Session, folder: Path)
 
 
 def test_an_old_log_has_its_changes_undone(
-    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a log without snapshots the later writes of file tools are undone in the copy; what a command did is
     named as unknown.
@@ -381,7 +382,7 @@ def test_an_old_log_has_its_changes_undone(
     assert "bash" in str(first._state.private_copy["notes"])
 
 
-def test_a_fork_is_made_after_the_folder_is_gone(session: Session, folder: Path) -> None:
+def test_a_fork_is_made_after_the_folder_is_gone(session: Lab, folder: Path) -> None:
     """The files of a run whose workspace was removed are made from what was kept; without anything kept that
     is said.
     """
@@ -396,7 +397,7 @@ def test_a_fork_is_made_after_the_folder_is_gone(session: Session, folder: Path)
         fork(session, bare, number(bare, ToolAnswered))
 
 
-def test_a_fork_of_a_fork_and_its_resume_stay_in_copies(session: Session, folder: Path) -> None:
+def test_a_fork_of_a_fork_and_its_resume_stay_in_copies(session: Lab, folder: Path) -> None:
     """A fork of a fork has the files of the fork at that event, in a copy of its own; a follow-up works in
     the copy of its fork.
     """
@@ -440,7 +441,7 @@ def test_commands_of_a_fork_are_held_in_its_copy(tmp_path: Path, folder: Path, l
     git(folder, "init", "-q")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "one")
-    session = Session(tmp_path / "home", env={}, sandbox=level)
+    session = Lab(tmp_path / "home", env={}, sandbox=level)
     try:
         run = start(session, folder, calls(("bash", {"command": "echo new > a.txt"})))
     except UsageError as error:
@@ -460,9 +461,7 @@ def test_commands_of_a_fork_are_held_in_its_copy(tmp_path: Path, folder: Path, l
     session.close()
 
 
-def test_a_repository_that_would_run_programs_runs_none(
-    session: Session, folder: Path, tmp_path: Path
-) -> None:
+def test_a_repository_that_would_run_programs_runs_none(session: Lab, folder: Path, tmp_path: Path) -> None:
     """Hooks, filters and monitors of the repository do not run when a fork is made, and are not in its
     copy.
     """
@@ -490,7 +489,7 @@ def test_a_repository_that_would_run_programs_runs_none(
     assert (copy_of(child) / "a.txt").read_text() == "old\n"
 
 
-def test_kinds_of_files_are_as_they_were(session: Session, folder: Path, tmp_path: Path) -> None:
+def test_kinds_of_files_are_as_they_were(session: Lab, folder: Path, tmp_path: Path) -> None:
     """Empty folders, modes, links of all kinds, names that are not UTF-8 and closed folders are in the copy;
     pipes and caches are not.
     """
@@ -538,7 +537,7 @@ def test_a_home_in_the_workspace_is_not_copied(folder: Path) -> None:
     home.
     """
     for home in (folder / "state", folder):
-        session = Session(home, env={})
+        session = Lab(home, env={})
         run = start(session, folder, calls(("bash", {"command": "echo new > a.txt"})))
 
         child = fork(session, run, number(run, ModelCalled))
@@ -553,7 +552,7 @@ def test_a_home_in_the_workspace_is_not_copied(folder: Path) -> None:
         (folder / "a.txt").write_text("old\n")
 
 
-def test_a_linked_worktree_has_its_branch_in_a_fork(session: Session, folder: Path, tmp_path: Path) -> None:
+def test_a_linked_worktree_has_its_branch_in_a_fork(session: Lab, folder: Path, tmp_path: Path) -> None:
     """A fork in a worktree of a repository has its HEAD and index, and commits there do not touch the
     repository.
     """
@@ -577,7 +576,7 @@ def test_a_linked_worktree_has_its_branch_in_a_fork(session: Session, folder: Pa
 
 
 def test_a_folder_with_too_many_files_is_not_copied_in_silence(
-    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no copy can be made the fork is refused before it begins, and the error names the way in
     place.
@@ -595,7 +594,7 @@ def test_a_folder_with_too_many_files_is_not_copied_in_silence(
 
 
 def test_a_large_file_is_copied_where_it_is_the_same(
-    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file beyond what is kept is copied while it is untouched; once it was changed it is absent, and that
     is said.
@@ -617,7 +616,7 @@ def test_a_large_file_is_copied_where_it_is_the_same(
     assert "big.bin" in str(other._state.private_copy["notes"])
 
 
-def test_taint_of_files_is_carried_into_the_copy(session: Session, folder: Path) -> None:
+def test_taint_of_files_is_carried_into_the_copy(session: Lab, folder: Path) -> None:
     """A short file that holds words of others, known by its place, holds them in the copy too; another
     process knows that as well.
     """
@@ -641,13 +640,13 @@ def test_taint_of_files_is_carried_into_the_copy(session: Session, folder: Path)
 
     assert "a page" in files_of.source(str(copy_of(child)), "a.txt")
     session.store.flush()
-    other = Session(session.home, env={})
+    other = Lab(session.home, env={})
     other.files.refresh()
     assert "a page" in other.files.source(str(copy_of(child)), "a.txt")
     other.close()
 
 
-def test_a_copy_lies_in_the_log_that_names_it(session: Session, folder: Path) -> None:
+def test_a_copy_lies_in_the_log_that_names_it(session: Lab, folder: Path) -> None:
     """A resumed fork goes on in its copy, also in another process; memory and macros are the workspace's."""
     run = start(session, folder, calls(("write_file", {"path": "a.txt", "content": "new\n"})))
     child = fork(session, run, number(run, ModelCalled))
@@ -659,7 +658,7 @@ def test_a_copy_lies_in_the_log_that_names_it(session: Session, folder: Path) ->
     other.close()
 
 
-def test_apply_takes_over_what_the_fork_changed(session: Session, folder: Path) -> None:
+def test_apply_takes_over_what_the_fork_changed(session: Lab, folder: Path) -> None:
     """The difference is shown, and applied: new, changed and deleted files, modes, links and folders; a
     second apply has nothing to do.
     """
@@ -698,7 +697,7 @@ def test_apply_takes_over_what_the_fork_changed(session: Session, folder: Path) 
     assert session.store.damage(child.id) is None
 
 
-def test_apply_refuses_what_changed_since_by_name(session: Session, folder: Path) -> None:
+def test_apply_refuses_what_changed_since_by_name(session: Lab, folder: Path) -> None:
     """Where the workspace is not what the fork began with, nothing is written and each path is named; the
     rest can be taken over by name.
     """
@@ -732,7 +731,7 @@ def test_apply_refuses_what_changed_since_by_name(session: Session, folder: Path
 
 
 def test_an_apply_that_fails_puts_everything_back(
-    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When one file cannot be written, those before it are what they were."""
     from kestrel_lab.runtime.forks import copy_changes
@@ -757,7 +756,7 @@ def test_an_apply_that_fails_puts_everything_back(
     assert files(folder) == before
 
 
-def test_apply_leaves_protected_files_alone(session: Session, folder: Path) -> None:
+def test_apply_leaves_protected_files_alone(session: Lab, folder: Path) -> None:
     """What says what an agent may do is not taken over from a fork; nor through a folder that has become a
     link.
     """
@@ -780,7 +779,7 @@ def test_apply_leaves_protected_files_alone(session: Session, folder: Path) -> N
     assert (folder.parent / "away" / "f").read_text() == "f\n"
 
 
-def test_a_run_without_a_copy_has_nothing_to_apply(session: Session, folder: Path) -> None:
+def test_a_run_without_a_copy_has_nothing_to_apply(session: Lab, folder: Path) -> None:
     """Apply of a run that works in the workspace, or whose copy is gone, says so."""
     run = start(session, folder, calls(("write_file", {"path": "a.txt", "content": "new\n"})))
     child = fork(session, run, number(run, ToolAnswered))

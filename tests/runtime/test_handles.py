@@ -20,8 +20,9 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.lab import Lab
+from kestrel_lab.runtime import start
 from kestrel_lab.runtime.run import Run, is_working
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingListener, ScriptedModel
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Toolbox
@@ -39,7 +40,7 @@ def get_ipython_form(run: Run) -> object:
     return form()
 
 
-def test_a_run_shows_itself(session: Session, workspace: Path, tmp_path: Path) -> None:
+def test_a_run_shows_itself(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """A run has a text, an HTML and a file form, all escaped, and says that its model was scripted; it has no
     Markdown form.
     """
@@ -58,8 +59,8 @@ def test_a_run_shows_itself(session: Session, workspace: Path, tmp_path: Path) -
         session.get(run.id + "x")
 
 
-def test_a_run_in_progress_is_one_object(session: Session, workspace: Path) -> None:
-    """While a run is live, `get` and `restart` give the object that lives; cancelling an ended one does
+def test_a_run_in_progress_is_one_object(session: Lab, workspace: Path) -> None:
+    """While a run is live, `get` and `resume` give the object that lives; cancelling an ended one does
     nothing.
     """
 
@@ -73,7 +74,7 @@ def test_a_run_in_progress_is_one_object(session: Session, workspace: Path) -> N
         run = session.start("go", model=model, tools=[act], workspace=workspace, approver=slow)
         await asyncio.sleep(0.02)
         assert session.get(run.id) is run
-        assert session.restart(run.id) is run
+        assert start.resume(session, run.id) is run
         assert is_working(run)
         return await run.wait()
 
@@ -83,7 +84,7 @@ def test_a_run_in_progress_is_one_object(session: Session, workspace: Path) -> N
     assert (again.status, is_working(run), is_working(again)) == (RunStatus.COMPLETE, False, False)
 
 
-def test_a_scripted_model_by_file_is_found_again(session: Session, workspace: Path, tmp_path: Path) -> None:
+def test_a_scripted_model_by_file_is_found_again(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """A run by a script file is resumed without naming the model again; the session's own model serves
     likewise.
     """
@@ -106,7 +107,7 @@ def test_a_scripted_model_by_file_is_found_again(session: Session, workspace: Pa
     )
 
 
-def test_tools_are_given_in_any_form(session: Session) -> None:
+def test_tools_are_given_in_any_form(session: Lab) -> None:
     """Names, tools, plain functions and a toolbox all make a toolbox, for a run and for all runs of a
     session; an unknown name is refused by both.
     """
@@ -119,10 +120,10 @@ def test_tools_are_given_in_any_form(session: Session) -> None:
     box = Toolbox([act])
     assert session.registry.resolve_tools(box) is box
     with pytest.raises(UsageError, match="there is no tool 'wbe'; did you mean 'web'"):
-        Session(session.home, tools=["wbe"], env={})
+        Lab(session.home, tools=["wbe"], env={})
     with pytest.raises(UsageError, match="there is no MCP server 'time'"):
-        Session(session.home, tools=["time:*"], env={})
-    given = Session(session.home, tools=["default", "find_references", "retrieval", act], env={})
+        Lab(session.home, tools=["time:*"], env={})
+    given = Lab(session.home, tools=["default", "find_references", "retrieval", act], env={})
     always = given.registry.resolve_tools(None).names
     given.close()
     assert always == (
@@ -134,7 +135,7 @@ def test_tools_are_given_in_any_form(session: Session) -> None:
     )
 
 
-def test_pure_answers_are_reused_across_runs(session: Session, workspace: Path) -> None:
+def test_pure_answers_are_reused_across_runs(session: Lab, workspace: Path) -> None:
     """A pure tool with a fingerprint is asked once for one state of the world; each reuse is recorded and
     costs nothing.
     """
@@ -167,7 +168,7 @@ def test_pure_answers_are_reused_across_runs(session: Session, workspace: Path) 
 
 
 @pytest.mark.parametrize("calls", [1, 2])
-def test_an_interrupt_in_a_tool_stops_the_run(calls: int, session: Session, workspace: Path) -> None:
+def test_an_interrupt_in_a_tool_stops_the_run(calls: int, session: Lab, workspace: Path) -> None:
     """Ctrl-C while a plain function runs on the main thread interrupts the run, not the event loop; resumed,
     it is called again.
     """
@@ -200,7 +201,7 @@ def test_an_interrupt_in_a_tool_stops_the_run(calls: int, session: Session, work
     assert [event.text for event in again.events() if isinstance(event, ToolAnswered)] == ["at last"] * calls
 
 
-def test_an_event_the_log_refuses_stops_the_next_effect(session: Session, workspace: Path) -> None:
+def test_an_event_the_log_refuses_stops_the_next_effect(session: Lab, workspace: Path) -> None:
     """When something emitted earlier was refused, nothing with side effects begins after it and whoever waits
     is told.
     """
@@ -225,7 +226,7 @@ def test_an_event_the_log_refuses_stops_the_next_effect(session: Session, worksp
     assert acted == []
 
 
-def test_a_decision_made_elsewhere_at_the_same_moment_stands(session: Session, workspace: Path) -> None:
+def test_a_decision_made_elsewhere_at_the_same_moment_stands(session: Lab, workspace: Path) -> None:
     """When the approver's own yes reaches the log just after another process's no, the no is what happens."""
     other = SessionStore(session.store.path)
 
@@ -252,7 +253,7 @@ def test_a_decision_made_elsewhere_at_the_same_moment_stands(session: Session, w
     other.close()
 
 
-def test_a_run_of_which_nothing_was_written(session: Session) -> None:
+def test_a_run_of_which_nothing_was_written(session: Lab) -> None:
     """A run whose first event is all there is can be looked at."""
     session.store.create_run("r", RunStarted(goal="g", workspace="/w", model="m"))
     run = session.get("r")

@@ -10,9 +10,9 @@ from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, ToolAnswered
 from kestrel_lab.core.protocols import Handler
+from kestrel_lab.lab import Lab
 from kestrel_lab.middleware.hooks import MOMENTS, Hooks, Phase
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingMiddleware, ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
@@ -29,7 +29,7 @@ SCRIPT = [[("double", {"n": 2})], "four"]
 def test_middleware_is_around_every_call(tmp_path: Path) -> None:
     """A user's middleware sees each call of a model and of a tool, in order, with a tool's arguments."""
     seen = RecordingMiddleware()
-    session = Session(tmp_path, model=ScriptedModel(SCRIPT), tools=[double], middleware=[seen])
+    session = Lab(tmp_path, model=ScriptedModel(SCRIPT), tools=[double], middleware=[seen])
     asyncio.run(session.run("go"))
     session.close()
     assert [(call.kind, call.target, call.args) for call in seen.calls] == [
@@ -48,7 +48,7 @@ def test_what_middleware_answers_is_what_is_recorded(tmp_path: Path) -> None:
         result = await proceed(replace(call, args={"n": 10}))
         return replace(result, value=f"hooked {result.value}")
 
-    session = Session(tmp_path, model=ScriptedModel(SCRIPT), tools=[double], middleware=[hooked])
+    session = Lab(tmp_path, model=ScriptedModel(SCRIPT), tools=[double], middleware=[hooked])
     run = asyncio.run(session.run("go"))
     answers = [event.text for event in run.events() if isinstance(event, ToolAnswered)]
     session.close()
@@ -64,7 +64,7 @@ def test_listeners_hear_a_run_from_its_first_event_to_its_last(tmp_path: Path) -
     def listen(run: Run, event: Event) -> None:
         heard.append((run.id, event))
 
-    session = Session(tmp_path, model=ScriptedModel(SCRIPT), tools=[double], listeners=[listen])
+    session = Lab(tmp_path, model=ScriptedModel(SCRIPT), tools=[double], listeners=[listen])
     runs = [asyncio.run(session.run("go")), asyncio.run(session.run("again"))]
     for run in runs:
         told = [event for run_id, event in heard if run_id == run.id and event.type != "model_delta"]
@@ -82,7 +82,7 @@ def test_an_approver_that_times_out_ends_the_run(tmp_path: Path) -> None:
     async def absent(_: ApprovalAsked) -> ApprovalGiven:
         raise TimeoutError
 
-    session = Session(
+    session = Lab(
         tmp_path / "home", model=ScriptedModel([[("write_file", {"path": "a", "content": "b"})], "done"])
     )
 
@@ -125,7 +125,7 @@ def test_hooks_are_called_before_and_after_each_phase_and_around_the_run(tmp_pat
         await asyncio.sleep(0)
         seen.append(phase)
 
-    session = Session(tmp_path, model=ScriptedModel(SCRIPT), tools=[double], hooks=hooks)
+    session = Lab(tmp_path, model=ScriptedModel(SCRIPT), tools=[double], hooks=hooks)
     run = asyncio.run(session.run("go"))
     session.close()
     assert [phase.moment for phase in seen] == MOMENTS_OF_A_RUN
@@ -152,13 +152,13 @@ def test_a_hook_that_raises_ends_the_run_and_is_named(tmp_path: Path) -> None:
     def late(phase: Phase) -> None:
         raise OSError("too late")
 
-    async def scene(session: Session) -> Run:
+    async def scene(session: Lab) -> Run:
         asyncio.get_running_loop().set_exception_handler(
             lambda _, context: reported.append(context["message"])
         )
         return await session.run("go")
 
-    session = Session(tmp_path, model=ScriptedModel(SCRIPT), tools=[double], hooks=hooks)
+    session = Lab(tmp_path, model=ScriptedModel(SCRIPT), tools=[double], hooks=hooks)
     run = asyncio.run(scene(session))
     assert (run.status, run.reason) == (
         "FAILED",

@@ -31,9 +31,9 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.run_state import fold
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.context.budget import WorkClock
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.testing import RecordingListener, ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
@@ -49,7 +49,7 @@ LOOK: Turn = [("look", {})]
 REQUESTS = (ToolRequest(id="1", name="look"),)
 
 
-def play(session: Session, workspace: Path, turns: Any, *, usage: Usage | None = None, **options: Any) -> Run:
+def play(session: Lab, workspace: Path, turns: Any, *, usage: Usage | None = None, **options: Any) -> Run:
     """A run of a script, to its end."""
     model = ScriptedModel(turns, usage=usage)
     return asyncio.run(session.run("go", model=model, tools=[look], workspace=workspace, **options))
@@ -60,7 +60,7 @@ def kinds(run: Run) -> list[str]:
     return [event.type for event in run.events()]
 
 
-def test_a_run_of_one_answer(session: Session, workspace: Path) -> None:
+def test_a_run_of_one_answer(session: Lab, workspace: Path) -> None:
     """The whole log of the simplest run, event by event."""
     run = play(session, workspace, ["forty two"])
     assert (run.status, run.outcome, run.answer, run.reason) == (
@@ -98,7 +98,7 @@ def test_a_run_of_one_answer(session: Session, workspace: Path) -> None:
     assert str(run) == f"run {run.id}: COMPLETE"
 
 
-def test_deltas_are_told_and_not_kept(session: Session, workspace: Path) -> None:
+def test_deltas_are_told_and_not_kept(session: Lab, workspace: Path) -> None:
     """Each piece of text reaches the listeners as it streams; the log keeps the whole answer only."""
 
     async def scene() -> tuple[Run, RecordingListener]:
@@ -126,7 +126,7 @@ def test_deltas_are_told_and_not_kept(session: Session, workspace: Path) -> None
     ],
 )
 def test_a_limit_ends_the_run(
-    limits: Limits, usage: Usage | None, limit: str, reason: str, session: Session, workspace: Path
+    limits: Limits, usage: Usage | None, limit: str, reason: str, session: Lab, workspace: Path
 ) -> None:
     """Reaching a limit ends the run FAILED before the next model turn, with the limit named and what was said
     so far kept.
@@ -161,7 +161,7 @@ async def dawdle() -> str:
     return "late"
 
 
-def test_the_seconds_limit_interrupts(session: Session, workspace: Path) -> None:
+def test_the_seconds_limit_interrupts(session: Lab, workspace: Path) -> None:
     """Working too long ends the run where it is, a tool in progress included, as a limit and not as a
     stop.
     """
@@ -179,7 +179,7 @@ def test_the_seconds_limit_interrupts(session: Session, workspace: Path) -> None
     assert run._state.begun == {}
 
 
-def test_waiting_for_a_person_is_not_work(session: Session, workspace: Path) -> None:
+def test_waiting_for_a_person_is_not_work(session: Lab, workspace: Path) -> None:
     """A person may think for longer than the limit of seconds; only the work counts, then and in the folded
     log.
     """
@@ -299,7 +299,7 @@ class BrokenModel(ScriptedModel):
         raise self.error
 
 
-def test_a_failing_model_fails_the_run(session: Session, workspace: Path) -> None:
+def test_a_failing_model_fails_the_run(session: Lab, workspace: Path) -> None:
     """A model's error is the reason; the call that failed is in the log."""
     run = play(session, workspace, [LOOK, ModelError("the server is on fire")])
     assert (run.status, run.outcome, run.reason) == (RunStatus.FAILED, "error", "the server is on fire")
@@ -307,7 +307,7 @@ def test_a_failing_model_fails_the_run(session: Session, workspace: Path) -> Non
     assert failed.error == {"kind": "failed", "message": "the server is on fire", "transient": False}
 
 
-def test_a_model_that_breaks_is_named(session: Session, workspace: Path) -> None:
+def test_a_model_that_breaks_is_named(session: Lab, workspace: Path) -> None:
     """Any other error out of a model is taken for the model's failure, with its name; the caller gets the
     run, not the error.
     """
@@ -316,7 +316,7 @@ def test_a_model_that_breaks_is_named(session: Session, workspace: Path) -> None
     assert kinds(run).count("model_answered") == 1
 
 
-def test_what_the_caller_must_change_reaches_the_caller(session: Session, workspace: Path) -> None:
+def test_what_the_caller_must_change_reaches_the_caller(session: Lab, workspace: Path) -> None:
     """A `UsageError` out of a model is raised to whoever waits, and the run is FAILED with the same words."""
     with pytest.raises(UsageError, match="set a key"):
         asyncio.run(session.run("go", model=BrokenModel(UsageError("set a key")), workspace=workspace))
@@ -325,7 +325,7 @@ def test_what_the_caller_must_change_reaches_the_caller(session: Session, worksp
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
-def test_an_empty_answer_is_a_failure(text: str, session: Session, workspace: Path) -> None:
+def test_an_empty_answer_is_a_failure(text: str, session: Lab, workspace: Path) -> None:
     """A model that says nothing and asks for nothing did not answer."""
     run = play(session, workspace, [text])
     assert (run.status, run.reason) == (
@@ -334,14 +334,14 @@ def test_an_empty_answer_is_a_failure(text: str, session: Session, workspace: Pa
     )
 
 
-def test_a_cut_off_answer_is_told(session: Session, workspace: Path) -> None:
+def test_a_cut_off_answer_is_told(session: Lab, workspace: Path) -> None:
     """An answer that hit its output limit is kept, with a note."""
     run = play(session, workspace, [ModelAnswer(text="and then", finish="length")])
     assert run.answer == "and then"
     assert Progress(text="the model's answer was cut off at its output limit") in run.events()
 
 
-def test_an_unpriced_model_is_warned_of_once(session: Session, workspace: Path) -> None:
+def test_an_unpriced_model_is_warned_of_once(session: Lab, workspace: Path) -> None:
     """The first call without a price warns that the cost limit cannot be watched; no second warning, none
     without a limit.
     """
@@ -355,7 +355,7 @@ def test_an_unpriced_model_is_warned_of_once(session: Session, workspace: Path) 
     assert kinds(play(session, workspace, turns, limits=Limits(cost_usd=None))).count("budget_warned") == 0
 
 
-def test_a_listener_that_breaks_ends_nothing(session: Session, workspace: Path) -> None:
+def test_a_listener_that_breaks_ends_nothing(session: Lab, workspace: Path) -> None:
     """A view that raises is reported to the event loop and told no more; the run and the other views go
     on.
     """
@@ -385,7 +385,7 @@ def test_a_listener_that_breaks_ends_nothing(session: Session, workspace: Path) 
     assert [str(context["exception"]) for context in reported] == ["no such widget"]
 
 
-def test_unsubscribing_ends_the_telling(session: Session, workspace: Path) -> None:
+def test_unsubscribing_ends_the_telling(session: Lab, workspace: Path) -> None:
     """After the returned function was called nothing more is told; for an ended run everything is told at
     once.
     """
@@ -421,7 +421,7 @@ async def yes(asked: ApprovalAsked) -> ApprovalGiven:
     return ApprovalGiven(call=asked.call, granted=True, by="p", how="click")
 
 
-def test_stopped_at_any_moment_it_is_cancelled(session: Session, workspace: Path) -> None:
+def test_stopped_at_any_moment_it_is_cancelled(session: Lab, workspace: Path) -> None:
     """Cancelled at each of its events, from the first to the last, a run ends CANCELLED with a complete log,
     or had ended before.
     """
@@ -466,7 +466,7 @@ def test_stopped_at_any_moment_it_is_cancelled(session: Session, workspace: Path
     )  # a scripted model leaves no moment to stop it in its last turn
 
 
-def test_a_run_interrupted_before_its_first_step(session: Session, workspace: Path) -> None:
+def test_a_run_interrupted_before_its_first_step(session: Lab, workspace: Path) -> None:
     """A run whose waiter is cancelled before it could do anything is INTERRUPTED and nobody's; resumed, it is
     carried out.
     """
@@ -488,7 +488,7 @@ def test_a_run_interrupted_before_its_first_step(session: Session, workspace: Pa
     assert asyncio.run(session.resume(run.id, model=ScriptedModel(["hi"]))).answer == "hi"
 
 
-def test_a_run_cancelled_before_its_first_step(session: Session, workspace: Path) -> None:
+def test_a_run_cancelled_before_its_first_step(session: Lab, workspace: Path) -> None:
     """A run that somebody cancels before it could do anything is CANCELLED, not left for ever in PLANNING."""
 
     async def scene() -> Run:
@@ -502,7 +502,7 @@ def test_a_run_cancelled_before_its_first_step(session: Session, workspace: Path
     assert (run.status, run.outcome, run.reason) == (RunStatus.CANCELLED, "cancelled", "stopped on request")
 
 
-def test_cancelling_hurts_no_other_run(session: Session, workspace: Path) -> None:
+def test_cancelling_hurts_no_other_run(session: Lab, workspace: Path) -> None:
     """Runs cancelled while they wait for the disk leave the log working for everybody else."""
 
     @tool
@@ -525,7 +525,7 @@ def test_cancelling_hurts_no_other_run(session: Session, workspace: Path) -> Non
     assert [run.status for run in asyncio.run(scene())] == [RunStatus.COMPLETE] * 3
 
 
-def test_cancelled_while_a_person_is_asked(session: Session, workspace: Path) -> None:
+def test_cancelled_while_a_person_is_asked(session: Lab, workspace: Path) -> None:
     """Stopping a waiting run withdraws its question."""
 
     async def scene() -> Run:
@@ -567,14 +567,14 @@ def test_a_closed_log_stops_the_run(tmp_path: Path, workspace: Path) -> None:
         session.close()
         return "acted"
 
-    session = Session(tmp_path / "closing", env={})
+    session = Lab(tmp_path / "closing", env={})
     model = ScriptedModel([[("effect", {})], [("effect", {})], "done"])
     with pytest.raises(StoreError, match="closed"):
         asyncio.run(session.run("go", model=model, tools=[effect], workspace=workspace))
     assert acted == [1]
 
 
-def test_many_runs_at_once(session: Session, workspace: Path) -> None:
+def test_many_runs_at_once(session: Lab, workspace: Path) -> None:
     """Thirty runs over one log at the same time all complete, each with its own story."""
 
     async def scene() -> list[Run]:
@@ -593,7 +593,7 @@ def test_many_runs_at_once(session: Session, workspace: Path) -> None:
     assert all(run._state == fold(run.records()) for run in runs)
 
 
-def test_from_synchronous_code(session: Session, workspace: Path) -> None:
+def test_from_synchronous_code(session: Lab, workspace: Path) -> None:
     """`run_sync` works in a script and inside a running event loop, and raises what the run raises."""
     options: dict[str, Any] = {"tools": [look, act], "workspace": workspace}
     assert session.run_sync("go", model=ScriptedModel(["hi"]), **options).answer == "hi"
@@ -626,7 +626,7 @@ def test_from_synchronous_code(session: Session, workspace: Path) -> None:
     ],
 )
 def test_a_wrong_start_says_what_to_change(
-    options: dict[str, Any], message: str, session: Session, workspace: Path
+    options: dict[str, Any], message: str, session: Lab, workspace: Path
 ) -> None:
     """What cannot be started is refused before anything is logged, with what to change."""
     wanted: dict[str, Any] = {"goal": "go", "model": ScriptedModel(["hi"]), "workspace": workspace} | options
@@ -639,7 +639,7 @@ def test_a_wrong_start_says_what_to_change(
     assert session.store.runs() == []
 
 
-def test_runs_are_listed(session: Session, workspace: Path) -> None:
+def test_runs_are_listed(session: Lab, workspace: Path) -> None:
     """The table of runs has a row per run, the newest first, and says when no real model answered."""
     assert session.history.runs().empty
     first = play(session, workspace, ["one"])

@@ -4,10 +4,13 @@ log.
 
 import subprocess
 import sys
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import apsw
 import pytest
+from forked import forked
+from layout_worker import main
 from waits import until
 
 from kestrel_lab.core.events.union import RunStarted
@@ -27,12 +30,11 @@ LAYOUTS = {
 PROCESSES, ACKNOWLEDGED, KILLS = 3, 25, 3
 
 
-def start(folder: Path, home: str, run: str, *words: str) -> tuple["subprocess.Popen[str]", Path]:
+def start(folder: Path, home: str, run: str) -> tuple[ForkServerProcess, Path]:
     """A process that writes the run, and the file in which the numbers of its acknowledged events are."""
-    told = folder / f"{run}.told"
-    with told.open("w") as out, (folder / f"{run}.errors").open("w") as errors:
-        argv = [sys.executable, str(WORKER), str(folder / home), str(folder / "work"), run, *words]
-        return subprocess.Popen(argv, stdout=out, stderr=errors, text=True), told
+    (told := folder / f"{run}.told").touch()
+    errors = folder / f"{run}.errors"
+    return forked(main, str(folder / home), str(folder / "work"), run, out=told, errors=errors), told
 
 
 def acknowledged(told: Path) -> list[int]:
@@ -60,16 +62,16 @@ def test_processes_that_are_killed_lose_nothing_in_any_layout(tmp_path: Path, ho
             if number + 1 < PROCESSES:
                 continue
             for _, process, told in workers.values():
-                if process.poll() is None:
+                if process.is_alive():
                     seen = len(acknowledged(told))
-                    until(lambda: len(acknowledged(told)) > seen + ACKNOWLEDGED or process.poll() is not None)
-                    assert process.poll() is None, (tmp_path / f"{told.stem}.errors").read_text()
-            next(process for _, process, _ in workers.values() if process.poll() is None).kill()
-            until(lambda: sum(process.poll() is None for _, process, _ in workers.values()) == PROCESSES - 1)
+                    until(lambda: len(acknowledged(told)) > seen + ACKNOWLEDGED or not process.is_alive())
+                    assert process.is_alive(), (tmp_path / f"{told.stem}.errors").read_text()
+            next(process for _, process, _ in workers.values() if process.is_alive()).kill()
+            until(lambda: sum(process.is_alive() for _, process, _ in workers.values()) == PROCESSES - 1)
     finally:
         for _, process, _ in workers.values():
             process.kill()
-            process.wait()
+            process.join()
     for home in homes:
         store = SessionStore(tmp_path / home / "kestrel.db")
         assert integrity(tmp_path / home / "kestrel.db") == "ok"

@@ -20,9 +20,9 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.macros import Macro, MacroRegistry
@@ -39,9 +39,9 @@ def look(place: str = "") -> str:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(tmp_path: Path) -> Iterator[Lab]:
     """A session with a tool that never suspends."""
-    opened = Session(tmp_path / "home", env={}, tools=[look], approve="auto", verify="off")
+    opened = Lab(tmp_path / "home", env={}, tools=[look], approve="auto", verify="off")
     yield opened
     opened.close()
 
@@ -62,7 +62,7 @@ def looks(run: Run) -> int:
     return sum(isinstance(event, ToolAnswered) for event in run.events())
 
 
-def macro_of_many(session: Session, root: Path) -> None:
+def macro_of_many(session: Lab, root: Path) -> None:
     """A macro of fifty looks."""
     steps: list[Json] = [
         {"type": "tool", "name": "look", "args": {"place": str(number)}} for number in range(50)
@@ -72,7 +72,7 @@ def macro_of_many(session: Session, root: Path) -> None:
     )
 
 
-def test_a_deadline_is_kept(session: Session, tmp_path: Path) -> None:
+def test_a_deadline_is_kept(session: Lab, tmp_path: Path) -> None:
     """Past `seconds` the run ends with that limit, whether the answers are made, cached or parts of a macro;
     what it had is kept.
     """
@@ -91,7 +91,7 @@ def test_a_deadline_is_kept(session: Session, tmp_path: Path) -> None:
         assert looks(run) < MANY
 
 
-def test_a_deadline_is_kept_by_steps_that_grow(session: Session, tmp_path: Path) -> None:
+def test_a_deadline_is_kept_by_steps_that_grow(session: Lab, tmp_path: Path) -> None:
     """A workflow whose steps are tools that never suspend ends at the deadline too."""
     steps = tuple(Step(id=f"s{n}", tool="look", depends_on=(f"s{n - 1}",) if n else ()) for n in range(600))
     run = session.run_sync(
@@ -101,7 +101,7 @@ def test_a_deadline_is_kept_by_steps_that_grow(session: Session, tmp_path: Path)
 
 
 def test_the_mutant_that_does_not_yield_passes_every_deadline(
-    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a turn neither lets the loop turn over nor looks at the clock, the same run goes on to the end of
     its script.
@@ -117,7 +117,7 @@ def test_the_mutant_that_does_not_yield_passes_every_deadline(
     assert looks(run) == 999
 
 
-def test_a_model_that_blocks_is_stopped_when_its_call_returns(session: Session, tmp_path: Path) -> None:
+def test_a_model_that_blocks_is_stopped_when_its_call_returns(session: Lab, tmp_path: Path) -> None:
     """A model that holds up the thread past the deadline makes no other turn, and none of the calls it asks
     for begins.
     """
@@ -133,7 +133,7 @@ def test_a_model_that_blocks_is_stopped_when_its_call_returns(session: Session, 
 
 
 @pytest.mark.parametrize("how", ["task", "timeout", "wait_for", "cancel", "thread", "listener"])
-def test_cancellation_is_heard(how: str, session: Session, tmp_path: Path) -> None:
+def test_cancellation_is_heard(how: str, session: Lab, tmp_path: Path) -> None:
     """A cancelled task, a timeout around the run, and `Run.cancel` from a task, a thread or a listener stop
     it long before its end.
     """
@@ -175,8 +175,8 @@ sys.path[:0] = sys.argv[3:]
 from test_never_suspending import UNBOUND, look, spinning
 from kestrel_lab.core.errors import Fenced
 from kestrel_lab.core.run_types import Limits
-from kestrel_lab.runtime.session import Session
-session = Session(sys.argv[1], env={}, tools=[look])
+from kestrel_lab.lab import Lab
+session = Lab(sys.argv[1], env={}, tools=[look])
 print("begins", flush=True)
 try:
     print(session.run_sync("go", model=spinning(), workspace=sys.argv[2], limits=Limits(seconds=None, \
@@ -186,7 +186,7 @@ except Fenced:
 """
 
 
-def test_a_run_of_another_process_is_cancelled(session: Session, tmp_path: Path) -> None:
+def test_a_run_of_another_process_is_cancelled(session: Lab, tmp_path: Path) -> None:
     """`Run.cancel` of a run that another process works on ends it in the log, and the other process stops at
     its next turn.
     """
@@ -210,7 +210,7 @@ def test_a_run_of_another_process_is_cancelled(session: Session, tmp_path: Path)
     assert (run.status, session.get(run.id).status) == (RunStatus.CANCELLED, RunStatus.CANCELLED)
 
 
-def test_the_log_does_not_lag_behind(session: Session, tmp_path: Path) -> None:
+def test_the_log_does_not_lag_behind(session: Lab, tmp_path: Path) -> None:
     """A run waits for the log where more is queued than is written in a moment: stopping it never has to wait
     for much.
     """
@@ -221,7 +221,7 @@ def test_the_log_does_not_lag_behind(session: Session, tmp_path: Path) -> None:
     assert max(most) < 1_200
 
 
-def test_everything_else_on_the_loop_goes_on(session: Session, tmp_path: Path) -> None:
+def test_everything_else_on_the_loop_goes_on(session: Lab, tmp_path: Path) -> None:
     """Somebody else's task on the same loop gets as many turns as the model has, also while snapshots are
     made.
     """
@@ -247,7 +247,7 @@ def test_everything_else_on_the_loop_goes_on(session: Session, tmp_path: Path) -
     assert (run.outcome, turns >= 200) == ("limit", True)
 
 
-def test_ctrl_c_stops_run_sync_inside_a_running_loop(session: Session, tmp_path: Path) -> None:
+def test_ctrl_c_stops_run_sync_inside_a_running_loop(session: Lab, tmp_path: Path) -> None:
     """In a notebook `run_sync` holds up the loop; Ctrl-C interrupts its run, waits until that is noted, and
     is raised.
     """

@@ -24,8 +24,8 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.eventlog import hash_chain
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.context.tool_selection import MOST_SHOWN
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.tool import Tool
 
@@ -62,7 +62,7 @@ async def add(x: int, y: int) -> str:
     return str(x + y)
 
 
-def session(home: Path, turns: int, calls: int, *, context_tokens: int | None = None) -> Session:
+def session(home: Path, turns: int, calls: int, *, context_tokens: int | None = None) -> Lab:
     """One whose model asks for so many calls in each of so many turns.
 
     Snapshots are left out: what they cost is spread by their own rule.
@@ -73,9 +73,7 @@ def session(home: Path, turns: int, calls: int, *, context_tokens: int | None = 
         return "done" if done == turns else [("add", {"x": done, "y": place}) for place in range(calls)]
 
     limits = Limits(cycles=None, seconds=None, context_tokens=context_tokens)
-    return Session(
-        home, ScriptedModel(play), "auto", tools=[add], env={}, limits=limits, checkpoint_every=None
-    )
+    return Lab(home, ScriptedModel(play), "auto", tools=[add], env={}, limits=limits, checkpoint_every=None)
 
 
 @contextmanager
@@ -107,7 +105,7 @@ def counted_python() -> Iterator[list[int]]:
         yield count
 
 
-async def cost(lab: Session, place: Path, counted: list[int], *, before: int = 1) -> int:
+async def cost(lab: Lab, place: Path, counted: list[int], *, before: int = 1) -> int:
     """Of a run, when so many were done before."""
     for _ in range(before + 1):
         begun = counted[0]
@@ -192,7 +190,7 @@ def test_a_turn_stays_cheap(
             "limits": Limits(cycles=None, seconds=None),
             "checkpoint_every": None,
         }
-        lab = Session(tmp_path / f"home{turns}", ScriptedModel(play(turns)), "auto", tools=[look], **options)
+        lab = Lab(tmp_path / f"home{turns}", ScriptedModel(play(turns)), "auto", tools=[look], **options)
         spent = await cost(lab, tmp_path, counted_python)
         lab.close()
         return spent
@@ -228,7 +226,7 @@ def test_a_run_of_many_tools_builds_no_schema_anew(tmp_path: Path, monkeypatch: 
 
     (folder := tmp_path / "place" / ".agents" / "skills" / "one").mkdir(parents=True)
     (folder / "SKILL.md").write_text("---\nname: one\ndescription: Do one thing.\n---\nDo it.\n")
-    lab = Session(
+    lab = Lab(
         tmp_path / "home",
         ScriptedModel(lambda _: "done"),
         "auto",
@@ -286,7 +284,7 @@ def test_the_thread_that_writes_the_log_stays_cheap(
     monkeypatch.setattr(hash_chain.hashlib, "sha256", hashed)
     threading.setprofile(note)
     options: dict[str, Any] = {"limits": Limits(cycles=None, seconds=None), "checkpoint_every": None}
-    lab = Session(tmp_path / "home", ScriptedModel(play), "auto", tools=[look_up], env={}, **options)
+    lab = Lab(tmp_path / "home", ScriptedModel(play), "auto", tools=[look_up], env={}, **options)
     try:
         spent = {}
         for _ in range(2):
@@ -299,5 +297,5 @@ def test_the_thread_that_writes_the_log_stays_cheap(
     assert {name: count for name, count in spent.items() if count > most[name]} == {}
 
 
-async def _answer(lab: Session, place: Path) -> str:
+async def _answer(lab: Lab, place: Path) -> str:
     return (await lab.run("look", workspace=place)).answer

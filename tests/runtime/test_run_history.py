@@ -13,20 +13,20 @@ import pytest
 
 from kestrel_lab.core.errors import RunFailed, UsageError
 from kestrel_lab.core.run_types import Limits
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run, RunHistory, checkpoints_frame
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(tmp_path: Path) -> Iterator[Lab]:
     """A session that asks before it changes anything."""
-    made = Session(tmp_path / "home", env={}, sandbox="S0", containment="off", checkpoint_every=1)
+    made = Lab(tmp_path / "home", env={}, sandbox="S0", containment="off", checkpoint_every=1)
     yield made
     made.close()
 
 
-def run(session: Session, *turns: Any, **options: Any) -> Run[Any]:
+def run(session: Lab, *turns: Any, **options: Any) -> Run[Any]:
     """A run of scripted turns in a workspace of one file."""
     folder = session.store.path.parent.parent / "work"
     folder.mkdir(exist_ok=True)
@@ -39,7 +39,7 @@ def run(session: Session, *turns: Any, **options: Any) -> Run[Any]:
 READ = [("read_file", {"path": "a.txt"})]
 
 
-def test_runs_are_listed_the_newest_first(session: Session) -> None:
+def test_runs_are_listed_the_newest_first(session: Lab) -> None:
     """With a status that says what can be done, and a model that says it was a script."""
     history = RunHistory(session.store)
     assert (len(history.runs()), history.count(), list(history.runs().columns)) == (
@@ -58,7 +58,7 @@ def test_runs_are_listed_the_newest_first(session: Session) -> None:
         history.get(first.id[:-1] + "?")
 
 
-def test_snapshots_are_listed_with_what_they_hold(session: Session) -> None:
+def test_snapshots_are_listed_with_what_they_hold(session: Lab) -> None:
     """The number of the last event in each is the index; without any the table is empty."""
     made = run(session, READ, READ, "done")
     frame = RunHistory(session.store).checkpoints(made.id)
@@ -77,7 +77,7 @@ def test_snapshots_are_listed_with_what_they_hold(session: Session) -> None:
         RunHistory(session.store).checkpoints("none")
 
 
-def test_two_runs_of_a_log_are_compared(session: Session) -> None:
+def test_two_runs_of_a_log_are_compared(session: Lab) -> None:
     """By their ids."""
     first, second, third = run(session, "one"), run(session, "one"), run(session, "other")
     history = RunHistory(session.store)
@@ -87,14 +87,14 @@ def test_two_runs_of_a_log_are_compared(session: Session) -> None:
     assert [(one.id, one.answer) for one in history.conversation(third.id)] == [(third.id, "other")]
 
 
-def test_nothing_is_decided_where_nothing_waits(session: Session) -> None:
+def test_nothing_is_decided_where_nothing_waits(session: Lab) -> None:
     """The error says what the run is."""
     made = run(session, "done")
     with pytest.raises(UsageError, match=f"run {made.id} is COMPLETE and waits for no approval"):
         RunHistory(session.store).decide(made.id, granted=True, by="me", how="test")
 
 
-def test_a_report_says_how_to_go_on_with_a_run_that_reached_a_limit(session: Session) -> None:
+def test_a_report_says_how_to_go_on_with_a_run_that_reached_a_limit(session: Lab) -> None:
     """The option that raises it, on the command line and in code; a run that went well has no way on."""
     good = run(session, "done")
     assert (good.report.way_on, good.report.interrupted, good.report.status.word) == ("", False, "COMPLETE")
@@ -115,7 +115,7 @@ def test_a_report_says_how_to_go_on_with_a_run_that_reached_a_limit(session: Ses
         _ = typed.value
 
 
-def test_the_results_of_calls_are_kept_by_call(session: Session) -> None:
+def test_the_results_of_calls_are_kept_by_call(session: Lab) -> None:
     """As a table with where each is kept; an unknown call is told with the nearest."""
     made = run(session, READ, "done")
     results = made.results
@@ -135,7 +135,7 @@ def test_the_results_of_calls_are_kept_by_call(session: Session) -> None:
         _ = results["zz"]
 
 
-def test_a_report_shows_a_run_as_it_was_at_an_event(session: Session, tmp_path: Path) -> None:
+def test_a_report_shows_a_run_as_it_was_at_an_event(session: Lab, tmp_path: Path) -> None:
     """And is a page that stands alone; an event before the first is refused."""
     made = run(session, READ, "the file says a")
     whole, early = str(made.report.view()), made.report.view(at=2)

@@ -24,9 +24,10 @@ from kestrel_lab.core.messages import (
 from kestrel_lab.evals.execution.prepare import TunedModel
 from kestrel_lab.evals.suite import Config
 from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.lab import Lab
 from kestrel_lab.models.cassettes.recorder import answer_content, answer_of, request_content
+from kestrel_lab.runtime import start
 from kestrel_lab.runtime.context.images import images_html
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import ToolContext
 
@@ -49,7 +50,7 @@ class Notes:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-def test_parameters_reach_every_request_and_the_log(session: Session, workspace: Path) -> None:
+def test_parameters_reach_every_request_and_the_log(session: Lab, workspace: Path) -> None:
     """A run's parameters are in its requests and its first event; those of an agent go before them."""
     model = Notes()
     run = asyncio.run(
@@ -81,13 +82,13 @@ def test_parameters_reach_every_request_and_the_log(session: Session, workspace:
     assert (model.asked[-1][0].top_p, model.asked[-1][0].reasoning_effort) == (0.5, "high")
 
 
-def test_a_fork_keeps_the_parameters(session: Session, workspace: Path) -> None:
+def test_a_fork_keeps_the_parameters(session: Lab, workspace: Path) -> None:
     """What goes on with a run asks as the run did."""
     model = Notes()
     run = asyncio.run(session.run("go", model=model, workspace=workspace, params={"seed": 3}))
 
     async def forked():
-        return await session.start_fork(run.id, at=5, model=model).wait()
+        return await start.fork(session, run.id, at=5, model=model).wait()
 
     asyncio.run(forked())
     assert model.asked[-1][0].seed == 3
@@ -104,7 +105,7 @@ def test_a_fork_keeps_the_parameters(session: Session, workspace: Path) -> None:
         ({"temperature": True}, "temperature cannot be True"),
     ],
 )
-def test_wrong_parameters_are_refused_at_once(session: Session, workspace: Path, given, words: str) -> None:
+def test_wrong_parameters_are_refused_at_once(session: Lab, workspace: Path, given, words: str) -> None:
     """A name that does not exist and a value that cannot be are one line, before anything is written."""
     with pytest.raises(UsageError) as caught:
         asyncio.run(session.run("go", model=Notes(), workspace=workspace, params=given))
@@ -112,7 +113,7 @@ def test_wrong_parameters_are_refused_at_once(session: Session, workspace: Path,
 
 
 @pytest.mark.parametrize("name", ["verify", "approve", "containment", "form", "cache", "instructions"])
-def test_a_text_that_is_none_is_refused_at_once(session: Session, workspace: Path, name: str) -> None:
+def test_a_text_that_is_none_is_refused_at_once(session: Lab, workspace: Path, name: str) -> None:
     """By the name of the option, before a run begins: `verify=True` reads as if it turned something on."""
     with pytest.raises(UsageError, match=f"{name}= has to be a text, not True"):
         session.start("g", model=Notes(), workspace=workspace, **{name: True})
@@ -169,7 +170,7 @@ def test_a_tuned_model_fills_in_only_what_is_open() -> None:
     assert (model.asked[0][0].temperature, model.asked[0][0].seed) == (0.0, 2)
 
 
-def test_images_of_a_user_are_beside_the_goal(session: Session, workspace: Path) -> None:
+def test_images_of_a_user_are_beside_the_goal(session: Lab, workspace: Path) -> None:
     """A file and bytes reach the model with their data; the log holds their names only."""
     (workspace / "a.png").write_bytes(PNG)
     model = Notes()
@@ -194,7 +195,7 @@ def test_images_of_a_user_are_beside_the_goal(session: Session, workspace: Path)
             asyncio.run(session.run("go", model=model, workspace=workspace, images=wrong))
 
 
-def test_images_of_a_tool_are_beside_its_result(session: Session, workspace: Path) -> None:
+def test_images_of_a_tool_are_beside_its_result(session: Lab, workspace: Path) -> None:
     """What a tool shows is named in its answer's event and reaches the model; one that is gone is named in
     the text.
     """
@@ -228,7 +229,7 @@ def test_images_of_a_tool_are_beside_its_result(session: Session, workspace: Pat
     place = next(record.seq for record in run.records() if isinstance(record.event, ToolAnswered))
 
     async def forked():
-        return await session.start_fork(run.id, model=model, tools=[plot], at=place).wait()
+        return await start.fork(session, run.id, model=model, tools=[plot], at=place).wait()
 
     asyncio.run(forked())
     assert model.asked[-1][1][-1].text == "drawn\n[1 image no longer kept]"

@@ -5,7 +5,7 @@ import sys
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 
 
@@ -17,7 +17,7 @@ async def thinks(_: ApprovalAsked) -> ApprovalGiven:
 
 async def main() -> None:
     """Two runs that write a file each."""
-    session = Session(sys.argv[1])
+    session = Lab(sys.argv[1])
     names = ("a.txt", "b.txt")
     scripts = [
         ScriptedModel([[("write_file", {"path": name, "content": "hi"})], "written"]) for name in names

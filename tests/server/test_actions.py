@@ -10,7 +10,7 @@ from kestrel_lab.core.errors import ApprovalRequired
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.hash_chain import Damage
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.server.actions import cancel_run
 from kestrel_lab.server.protocol import Cancel
 from kestrel_lab.testing import ScriptedModel
@@ -24,7 +24,7 @@ def launch() -> str:
 
 
 def test_stopping_hashes_no_events_on_the_loop(
-    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that nobody works on is cancelled without its events being hashed on the event loop, which takes
     .5 s for 20,000.
@@ -50,7 +50,7 @@ def test_stopping_hashes_no_events_on_the_loop(
 
 
 def test_a_lab_counts_its_runs_without_reading_them(
-    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of runs that a lab shows is counted by the database; runs of suites are not among them."""
     for number in range(3):

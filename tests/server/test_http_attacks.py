@@ -25,7 +25,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Progress, RunFinished, RunStarted
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.server.actions import decide_question
 from kestrel_lab.server.auth import Guard, new_token
 from kestrel_lab.server.controller import Control
@@ -43,7 +43,7 @@ JSON = "application/json"
 
 @asynccontextmanager
 async def waiting(
-    session: Session, workspace: Path, **options: Any
+    session: Lab, workspace: Path, **options: Any
 ) -> AsyncIterator[tuple[Control, dict[str, Any]]]:
     """A control, and the message that would approve a call which waits."""
     async with Control(
@@ -59,7 +59,7 @@ async def waiting(
 @pytest.fixture
 def session(tmp_path: Path) -> Any:
     """A session with a scripted model."""
-    opened = Session(tmp_path / "home", model=MODEL, env={})
+    opened = Lab(tmp_path / "home", model=MODEL, env={})
     yield opened
     opened.close()
 
@@ -239,7 +239,7 @@ def _instead(kind: type[Guard]) -> Callable[[Any], Any]:
     ],
     ids=["as it is", "no origin check", "no host check", "token by its beginning", "GET allowed"],
 )
-def test_attacks_are_refused(session: Session, workspace: Path, mutate: Any, expected: set[str]) -> None:
+def test_attacks_are_refused(session: Lab, workspace: Path, mutate: Any, expected: set[str]) -> None:
     """Each attack gets its status, nothing is decided, no answer is readable elsewhere; a missing check is
     noticed by name.
     """
@@ -256,7 +256,7 @@ def test_attacks_are_refused(session: Session, workspace: Path, mutate: Any, exp
     asyncio.run(body())
 
 
-def test_a_flood_of_wrong_tokens_is_cut_off_and_the_right_one_is_not(session: Session) -> None:
+def test_a_flood_of_wrong_tokens_is_cut_off_and_the_right_one_is_not(session: Lab) -> None:
     """After twenty wrong tokens in a minute more get 429; the owner's still opens; a minute later wrong ones
     are looked at again.
     """
@@ -275,7 +275,7 @@ def test_a_flood_of_wrong_tokens_is_cut_off_and_the_right_one_is_not(session: Se
 
 
 def test_a_real_server_is_for_this_machine_and_leaves_no_secret(
-    session: Session, workspace: Path, capsys: pytest.CaptureFixture[str]
+    session: Lab, workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It listens on loopback, sends its safety headers with everything, takes one message from the owner, and
     logs no token.
@@ -354,7 +354,7 @@ def test_a_token_is_kept_for_a_fixed_port_only(tmp_path: Path) -> None:
     assert token_for(tmp_path, 80, keep=True)[0] not in {first, second} and not path.is_symlink()
 
 
-def test_a_port_that_is_taken_is_named(session: Session) -> None:
+def test_a_port_that_is_taken_is_named(session: Lab) -> None:
     """Two servers on one port: the second says which port, and what to do."""
 
     async def body() -> None:
@@ -378,7 +378,7 @@ def refusals(obey: Callable[[dict[str, Any]], Any], approve: dict[str, Any]) -> 
     return {name: getattr(obey(message), "code", "obeyed") for name, message in wrong.items()}
 
 
-def test_a_decision_is_on_exactly_what_was_asked(session: Session, workspace: Path) -> None:
+def test_a_decision_is_on_exactly_what_was_asked(session: Lab, workspace: Path) -> None:
     """Another call, question, run, kind or version is refused by its code; mutant: a server that does not
     look at the key obeys.
     """
@@ -412,7 +412,7 @@ def test_a_decision_is_on_exactly_what_was_asked(session: Session, workspace: Pa
     asyncio.run(body())
 
 
-def test_who_may_not_start_cannot(session: Session) -> None:
+def test_who_may_not_start_cannot(session: Lab) -> None:
     """Without leave no run is started or resumed, and the words that give leave are told."""
 
     async def body() -> None:
@@ -439,7 +439,7 @@ def long_run(store: SessionStore, number: int) -> str:
     return "r-long"
 
 
-def test_who_reads_nothing_is_dropped_and_holds_up_nobody(session: Session) -> None:
+def test_who_reads_nothing_is_dropped_and_holds_up_nobody(session: Lab) -> None:
     """Of a run of 12 MB a client that does not read gets no more than fits the pipes, and is dropped; another
     gets it all meanwhile.
     """

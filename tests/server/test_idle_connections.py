@@ -15,7 +15,7 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from waits import PATIENCE_S
 
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.server import serve as module
 from kestrel_lab.server.controller import Control
 from kestrel_lab.server.serve import Address, serve_control
@@ -35,7 +35,7 @@ NEVER_READ = b"GET /panel.js HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" * 40
 @pytest.fixture
 def session(tmp_path: Path) -> Any:
     """A session with a scripted model."""
-    opened = Session(tmp_path / "home", model=ScriptedModel(["done"]), env={})
+    opened = Lab(tmp_path / "home", model=ScriptedModel(["done"]), env={})
     yield opened
     opened.close()
 
@@ -80,7 +80,7 @@ def said_by(how: str, address: Address) -> bytes:
 
 
 @pytest.mark.parametrize("how", ["nothing", "half a head", "half a body", "reads nothing"])
-def test_a_client_is_served_beside_400_connections_that_do_nothing(session: Session, how: str) -> None:
+def test_a_client_is_served_beside_400_connections_that_do_nothing(session: Lab, how: str) -> None:
     """Whatever they keep back, whoever comes after them gets an answer, again and again, and a stream that
     was there goes on.
     """
@@ -105,7 +105,7 @@ def test_a_client_is_served_beside_400_connections_that_do_nothing(session: Sess
     asyncio.run(body())
 
 
-def test_mutant_uvicorn_alone_is_silenced(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_uvicorn_alone_is_silenced(session: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant is the protocol as it comes: the same client gets no answer but that the server is busy."""
     monkeypatch.setattr(module, "_Connection", H11Protocol)
 
@@ -121,7 +121,7 @@ def test_mutant_uvicorn_alone_is_silenced(session: Session, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("how", ["nothing", "half a head", "half a body"])
-def test_a_request_that_does_not_come_is_not_waited_for(session: Session, how: str) -> None:
+def test_a_request_that_does_not_come_is_not_waited_for(session: Lab, how: str) -> None:
     """The server ends each such connection by itself; one that is answered may ask again."""
 
     async def body() -> None:

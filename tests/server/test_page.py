@@ -16,7 +16,7 @@ from waits import PATIENCE_MS, PATIENCE_S
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.evals.execution.runner import run_suite
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.server.controller import Control
 from kestrel_lab.server.serve import serve_control
 from kestrel_lab.testing import ScriptedModel
@@ -64,7 +64,7 @@ def play(request: ModelRequest) -> Any:
 class Server:
     """A server in a thread of its own, which can be stopped and started anew on the same port."""
 
-    def __init__(self, session: Session, workspace: Path) -> None:
+    def __init__(self, session: Lab, workspace: Path) -> None:
         self._session, self._workspace, self._port = session, workspace, 0
         self.link = ""
 
@@ -91,9 +91,9 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A session whose model plays the script that the goal names."""
-    opened = Session(tmp_path_factory.mktemp("home"), model=ScriptedModel(play), env={})
+    opened = Lab(tmp_path_factory.mktemp("home"), model=ScriptedModel(play), env={})
     yield opened
     opened.close()
 
@@ -107,7 +107,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(session: Session, folder: Path) -> Iterator[Server]:
+def server(session: Lab, folder: Path) -> Iterator[Server]:
     """A server with a port and a token that last: the first start finds a port, the second keeps it."""
     found = Server(session, folder)
     found.start()
@@ -154,7 +154,7 @@ def started(page: Page, goal: str) -> None:
 
 
 def test_a_run_is_started_followed_and_decided_on_the_page(
-    page: Page, server: Server, session: Session, folder: Path
+    page: Page, server: Server, session: Lab, folder: Path
 ) -> None:
     """The calls are shown whole with what is hidden in them and their diff; edit, no, reload and answer
     arrive; no markup comes alive.
@@ -192,7 +192,7 @@ def test_a_run_is_started_followed_and_decided_on_the_page(
     assert any("too long" in event.text for event in run.events() if event.type == "tool_answered")
 
 
-def test_claims_are_underlined_and_say_what_they_cite(page: Page, server: Server, session: Session) -> None:
+def test_claims_are_underlined_and_say_what_they_cite(page: Page, server: Server, session: Lab) -> None:
     """Each claim has a line by its state; on focus the cited line, or who denied the cited call, is beside
     it; Escape takes that away.
     """
@@ -218,7 +218,7 @@ def test_claims_are_underlined_and_say_what_they_cite(page: Page, server: Server
     assert page.locator("img").count() == 0
 
 
-def test_a_page_outlives_its_server(page: Page, server: Server, session: Session, folder: Path) -> None:
+def test_a_page_outlives_its_server(page: Page, server: Server, session: Lab, folder: Path) -> None:
     """The server goes: the page says so, and the run is left waiting; it comes back: connected, gone on with
     by a button, decided.
     """
@@ -263,9 +263,7 @@ def test_a_page_without_the_token_sees_nothing(page: Page, server: Server) -> No
     expect(page.locator("#runs li").first).to_be_visible()
 
 
-def test_the_trials_of_suites_are_listed(
-    server: Server, page: Page, session: Session, tmp_path: Path
-) -> None:
+def test_the_trials_of_suites_are_listed(server: Server, page: Page, session: Lab, tmp_path: Path) -> None:
     """Suites, their eval runs, trials with verdicts, and a click that shows the run of one; names are
     text.
     """

@@ -19,7 +19,7 @@ from people import InMemory, OnLines, until
 from waits import PATIENCE_S
 
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.server.controller import Control
 from kestrel_lab.server.protocol import MESSAGE_BYTES
 from kestrel_lab.testing import ScriptedModel
@@ -30,13 +30,13 @@ MODEL = ScriptedModel([[("write_file", {"path": "a.txt", "content": "hi"})], "wr
 @pytest.fixture
 def session(tmp_path: Path) -> Any:
     """A session with a scripted model."""
-    opened = Session(tmp_path / "home", model=MODEL, env={})
+    opened = Lab(tmp_path / "home", model=MODEL, env={})
     yield opened
     opened.close()
 
 
 def test_lines_that_are_no_messages_get_typed_errors_and_the_run_goes_on(
-    session: Session, workspace: Path
+    session: Lab, workspace: Path
 ) -> None:
     """Garbage, other JSON, depth, bytes that are no text, a line in pieces, lines too long and one cut off:
     each is named, none obeyed.
@@ -73,7 +73,7 @@ def test_lines_that_are_no_messages_get_typed_errors_and_the_run_goes_on(
     asyncio.run(body())
 
 
-def test_a_reader_that_stops_reading_holds_up_no_run(session: Session, workspace: Path) -> None:
+def test_a_reader_that_stops_reading_holds_up_no_run(session: Lab, workspace: Path) -> None:
     """With the pipe full the run still completes; and a pipe that nobody holds any more ends the client, not
     the run.
     """
@@ -100,7 +100,7 @@ def test_a_reader_that_stops_reading_holds_up_no_run(session: Session, workspace
     asyncio.run(body())
 
 
-def test_a_run_of_another_process_is_followed_decided_and_stopped(session: Session, workspace: Path) -> None:
+def test_a_run_of_another_process_is_followed_decided_and_stopped(session: Lab, workspace: Path) -> None:
     """Both runs are listed as worked on; a yes wakes the one at once; the other is stopped only by force, and
     its process notices.
     """

@@ -16,8 +16,8 @@ from people import TRANSPORTS, Place, _leave, place, until
 from kestrel_lab.core.events.union import ApprovalGiven, ToolAnswered
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import ToolContext
@@ -56,12 +56,12 @@ def play(request: ModelRequest) -> Any:
 @pytest.fixture
 def scripted(tmp_path: Path) -> Any:
     """A session whose model plays the script that the goal names."""
-    session = Session(tmp_path / "home", model=ScriptedModel(play), tools=[dig], env={})
+    session = Lab(tmp_path / "home", model=ScriptedModel(play), tools=[dig], env={})
     yield session
     session.close()
 
 
-def carry_out(session: Session, transport: str, body: Body, **options: Any) -> None:
+def carry_out(session: Lab, transport: str, body: Body, **options: Any) -> None:
     """Run `body` with people who come by `transport`."""
 
     async def whole() -> None:
@@ -81,7 +81,7 @@ def answered(run: Run) -> list[str]:
     return [event.text for event in run.events() if isinstance(event, ToolAnswered)]
 
 
-def test_a_yes_lets_a_call_go_on(scripted: Session, workspace: Path, transport: str) -> None:
+def test_a_yes_lets_a_call_go_on(scripted: Lab, workspace: Path, transport: str) -> None:
     """The call is shown whole, runs after the yes, and the record says who decided and by what; the answer is
     told.
     """
@@ -103,9 +103,7 @@ def test_a_yes_lets_a_call_go_on(scripted: Session, workspace: Path, transport: 
     carry_out(scripted, transport, body, workspace=workspace)
 
 
-def test_a_no_is_told_to_the_model_with_its_reason(
-    scripted: Session, workspace: Path, transport: str
-) -> None:
+def test_a_no_is_told_to_the_model_with_its_reason(scripted: Lab, workspace: Path, transport: str) -> None:
     """After a no nothing is written, and the reason arrives at the model."""
 
     async def body(where: Place) -> None:
@@ -119,7 +117,7 @@ def test_a_no_is_told_to_the_model_with_its_reason(
     carry_out(scripted, transport, body, workspace=workspace)
 
 
-def test_edited_arguments_are_checked_and_used(scripted: Session, workspace: Path, transport: str) -> None:
+def test_edited_arguments_are_checked_and_used(scripted: Lab, workspace: Path, transport: str) -> None:
     """Arguments that do not fit are refused with what is wrong and the call waits on; fitting ones are what
     is done.
     """
@@ -143,7 +141,7 @@ def test_edited_arguments_are_checked_and_used(scripted: Session, workspace: Pat
     carry_out(scripted, transport, body, workspace=workspace)
 
 
-def test_a_question_is_answered_by_an_option(scripted: Session, workspace: Path, transport: str) -> None:
+def test_a_question_is_answered_by_an_option(scripted: Lab, workspace: Path, transport: str) -> None:
     """Question and options are shown, and what was chosen is what the tool says."""
 
     async def body(where: Place) -> None:
@@ -160,7 +158,7 @@ def test_a_question_is_answered_by_an_option(scripted: Session, workspace: Path,
 
 
 def test_of_two_who_decide_at_once_one_wins_and_the_other_is_told(
-    scripted: Session, workspace: Path, transport: str
+    scripted: Lab, workspace: Path, transport: str
 ) -> None:
     """One decision is recorded; whoever comes second is told so and by whom it was decided; the run follows
     the first.
@@ -188,7 +186,7 @@ def test_of_two_who_decide_at_once_one_wins_and_the_other_is_told(
     carry_out(scripted, transport, body, workspace=workspace)
 
 
-def test_a_run_is_stopped(scripted: Session, workspace: Path, transport: str) -> None:
+def test_a_run_is_stopped(scripted: Lab, workspace: Path, transport: str) -> None:
     """A run that would go on for ever is CANCELLED, and that is told; how far its tool was had been told
     too.
     """
@@ -208,7 +206,7 @@ def test_a_run_is_stopped(scripted: Session, workspace: Path, transport: str) ->
     carry_out(scripted, transport, body, workspace=workspace)
 
 
-def test_long_jobs_report_to_everybody(scripted: Session, workspace: Path, transport: str) -> None:
+def test_long_jobs_report_to_everybody(scripted: Lab, workspace: Path, transport: str) -> None:
     """What a `Reporter` is told arrives at who watches, the newest first of all: a thousand reports are not a
     thousand messages.
     """
@@ -247,7 +245,7 @@ async def _told_at_a_terminal(where: Place) -> None:
 
 
 def test_who_comes_back_misses_nothing_and_gets_nothing_twice(
-    scripted: Session, workspace: Path, transport: str
+    scripted: Lab, workspace: Path, transport: str
 ) -> None:
     """Parted at every event and back behind it, all events were told once each, in order."""
 
@@ -291,7 +289,7 @@ def test_who_comes_back_misses_nothing_and_gets_nothing_twice(
     carry_out(scripted, transport, body, workspace=workspace)
 
 
-def test_where_nobody_is_nobody_is_waited_for(scripted: Session, workspace: Path, transport: str) -> None:
+def test_where_nobody_is_nobody_is_waited_for(scripted: Lab, workspace: Path, transport: str) -> None:
     """When the last person leaves, the run is left waiting in the log and can be taken up; a page may be
     opened at any time.
     """
@@ -324,7 +322,7 @@ def test_where_nobody_is_nobody_is_waited_for(scripted: Session, workspace: Path
     assert (workspace / "a.txt").read_text() == "hi"
 
 
-def test_a_question_that_nobody_answers_is_a_no(scripted: Session, workspace: Path, transport: str) -> None:
+def test_a_question_that_nobody_answers_is_a_no(scripted: Lab, workspace: Path, transport: str) -> None:
     """With a patience the question says when it expires, and then the answer is no, with the reason."""
 
     async def body(where: Place) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stored_trials import store_trial, stored_trials
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.server import protocol
 from kestrel_lab.server.controller import Control
 
@@ -26,17 +26,17 @@ scenarios:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(tmp_path: Path) -> Iterator[Lab]:
     """A session that ran a suite."""
     (tmp_path / "suite.yaml").write_text(SUITE)
     (tmp_path / "script.yaml").write_text("rules:\n  - when: talk\n    turns: [hello]\n")
-    opened = Session(tmp_path / "home", env={})
+    opened = Lab(tmp_path / "home", env={})
     asyncio.run(run_suite(opened, tmp_path / "suite.yaml"))
     yield opened
     opened.close()
 
 
-def ask(session: Session, **words: str) -> protocol.Trials:
+def ask(session: Lab, **words: str) -> protocol.Trials:
     """Return the reply to `trials`."""
 
     async def asked() -> protocol.ServerMessage:
@@ -52,7 +52,7 @@ def ask(session: Session, **words: str) -> protocol.Trials:
     return reply
 
 
-def test_eval_runs_and_their_trials(session: Session) -> None:
+def test_eval_runs_and_their_trials(session: Lab) -> None:
     """Counts by outcome; of one eval run each trial with its verdict, its reason and a run that can be
     followed, failures first.
     """
@@ -78,7 +78,7 @@ def test_eval_runs_and_their_trials(session: Session) -> None:
     assert ask(session, suite="other", eval_run=found.eval_run).trials == []
 
 
-def test_trials_of_no_eval_run_are_together_by_commit(session: Session) -> None:
+def test_trials_of_no_eval_run_are_together_by_commit(session: Lab) -> None:
     """Those made at a commit or pulled; a run that this log does not have is no link."""
     row = stored_trials(session.store)[0]
     told = {key: value for key, value in row.result.items() if key != "sitting"} | {"run": "r-elsewhere"}

@@ -38,7 +38,6 @@ from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
 from kestrel_lab.runtime.run import interrupt_run, is_working
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.telemetry.spans import spans_of, vendor_name
 from kestrel_lab.testing import ScriptedModel, Turn
 
@@ -245,7 +244,7 @@ def test_a_resumed_run_links_its_sessions(
             return "never"
 
         async with lab:
-            lab.session.change(model=ScriptedModel([[("stall", {})], "done"]))
+            lab.change(model=ScriptedModel([[("stall", {})], "done"]))
             run = lab.start("wait", tools=[stall], workspace=tmp_path)
             await asked.wait()
             interrupt_run(run)
@@ -437,7 +436,7 @@ def test_off_loads_nothing(tmp_path: Path) -> None:
         "import sys; from kestrel_lab import Lab; from kestrel_lab.testing import ScriptedModel\n"
         f"lab = Lab({str(tmp_path / 'home')!r}, model=ScriptedModel(['done']), env={{}}); lab.run_sync('go', "
         f"workspace={str(tmp_path)!r})\n"
-        "print(lab.session.options['listeners'], [n for n in sys.modules if "
+        "print(lab.options['listeners'], [n for n in sys.modules if "
         "n.startswith(('opentelemetry.sdk', 'kestrel_lab.telemetry.'))]); lab.close()"
     )
     done = subprocess.run(
@@ -450,13 +449,13 @@ def test_the_absent_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """Without the SDK both ways say what to install, and a word that is no mode is refused."""
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(UsageError, match=r"pip install 'kestrel-lab\[otel\]'"):
-        Session(tmp_path / "home", env={}, otel="on")
+        Lab(tmp_path / "home", env={}, otel="on")
     with lab_of(tmp_path / "home") as lab:
         run = lab.run_sync("add", workspace=tmp_path)
         with pytest.raises(UsageError, match=r"pip install 'kestrel-lab\[otel\]'"):
             lab.evals.export_otel(run, tmp_path / "a.json")
     with pytest.raises(UsageError, match="otel is off, on"):
-        Session(tmp_path / "home", env={}, otel="loud")
+        Lab(tmp_path / "home", env={}, otel="loud")
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 
 
 @pytest.mark.parametrize("home", [".kestrel", "lab", "data/my lab", "."])
 def test_file_tools_write_nothing_of_the_log(tmp_path: Path, home: str) -> None:
     """Neither the log itself, nor what lies beside it in a folder of its own; other folders are free."""
-    session = Session(tmp_path / home, env={})
+    session = Lab(tmp_path / home, env={})
     beside = f"{home}/cache/x.txt" if home != "." else "kestrel.db-wal"
     calls = [
         ("delete_file", {"path": f"{home}/kestrel.db"}),

@@ -18,7 +18,7 @@ from kestrel_lab.core.expressions import templates as template
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.shell_syntax.template import check_command, render_call
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.macros import Macro, MacroRegistry, add_macro
@@ -196,7 +196,7 @@ def test_the_approval_shows_the_line_that_runs(tmp_path: Path, workspace: Path) 
         WORD,
         [{"type": "tool", "name": "bash", "args": {"command": "echo hi > {{w}}"}}],
     )
-    with closing(Session(tmp_path / "home", env={}, sandbox="S0", containment="off")) as session:
+    with closing(Lab(tmp_path / "home", env={}, sandbox="S0", containment="off")) as session:
         MacroRegistry(session.store, str(workspace)).save(macro)
         person = ScriptedApprover([True])
         turns = [[("macro_run", {"name": "keep", "args": {"w": "q; touch PWNED"}})], "done"]
@@ -210,9 +210,7 @@ def test_a_stored_macro_of_an_earlier_version_is_safe(tmp_path: Path, workspace:
     """What was kept before is listed still: a safe place is quoted, and a place that cannot be made safe
     stops the macro.
     """
-    with closing(
-        Session(tmp_path / "home", env={}, sandbox="S0", containment="off", approve="auto")
-    ) as session:
+    with closing(Lab(tmp_path / "home", env={}, sandbox="S0", containment="off", approve="auto")) as session:
         for name, text in (("old", "echo hi > {{w}}"), ("worse", "bash -c 'echo {{w}}'")):
             steps: list[dict[str, Json]] = [{"type": "tool", "name": "bash", "args": {"command": text}}]
             add_macro(session.store, str(workspace), name, "Old.", WORD, steps, enabled=True)
@@ -237,9 +235,7 @@ def test_commands_of_plans_are_treated_alike(tmp_path: Path, workspace: Path) ->
         return Plan(steps=(first, Step(id="b", tool="bash", args={"command": text}, consumes=("w",))))
 
     (workspace / "word").write_text("q; touch PWNED")
-    with closing(
-        Session(tmp_path / "home", env={}, sandbox="S0", containment="off", approve="auto")
-    ) as session:
+    with closing(Lab(tmp_path / "home", env={}, sandbox="S0", containment="off", approve="auto")) as session:
         asyncio.run(
             session.run(
                 "go", plan=plan("printf %s {{w}} > out"), model=ScriptedModel([]), workspace=workspace

@@ -5,6 +5,7 @@ Each wrong line carries the complaint it must cause.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -59,6 +60,7 @@ from kestrel_lab.core.protocols import (
     Trial,
 )
 from kestrel_lab.core.scores import Score
+from kestrel_lab.runtime import start
 from kestrel_lab.testing import (
     FixedCheck,
     RecordingMiddleware,
@@ -182,7 +184,7 @@ async def main(lab: Lab) -> None:
 
     number: int = (await lab.run("how many?", output=int)).value
     places: list[Place] = (await lab.run("where?", output=list[Place], model="openai/gpt-5")).value
-    one: Place = lab.session.start("where?", output=Place).value
+    one: Place = lab.start("where?", output=Place).value
     again: Place = (await lab.resume(run.id, output=Place)).value
     loaded: Place = lab.get(run.id, output=Place).value
     word = (await lab.run("which?", output=Literal["a", "b"])).value
@@ -211,8 +213,8 @@ async def main(lab: Lab) -> None:
     ways = [("a", "b"), ("b", "a", "not b.done")]
     Plan(
         steps=(
-            critic.step("first", "look", produces=("view",)),
-            critic.step("last", "judge", consumes=("view",)),
+            replace(critic.step("first", "look"), produces=("view",)),
+            replace(critic.step("last", "judge"), consumes=["view"]),
         )
     )
     graph = GraphAgent("graph", {"a": critic, "b": (ReActAgent("b"), "check {{goal}}")}, ways, limit=9)
@@ -225,7 +227,7 @@ async def main(lab: Lab) -> None:
     fork: Run = await lab.fork(
         run.id, at=5, model="openai/gpt-5", tools=["grep"], answer="42", approver=person
     )
-    begun = lab.session.start_fork(fork.id, result="text", approve="auto")
+    begun = start.fork(lab, fork.id, result="text", approve="auto")
     parted: pd.DataFrame = lab.diff(run.id, fork.id).frame
     print(parted)
     result: EvalResult = await lab.eval("suite.yaml", configs=["small"], epochs=2, reporter=count)

@@ -13,7 +13,7 @@ from kestrel_lab.core.citations import answer_spans, citations_in, is_current, r
 from kestrel_lab.core.events.union import RunFinished, VerifierFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.verification.claims import answer_pieces, claims_of
 from kestrel_lab.verification.evidence import cited_share, evidence_of, states_summary, wrong_citations
@@ -24,9 +24,9 @@ ROOF = "The roof is red.\nThe roof is 7 m high.\nThe door is green.\n"
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
+def session(tmp_path: Path) -> Lab:
     """A session over a log of its own."""
-    return Session(tmp_path / "lab", env={})
+    return Lab(tmp_path / "lab", env={})
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def reads(*answers: str) -> ScriptedModel:
     return ScriptedModel(says)
 
 
-def test_a_run_has_its_evidence(session: Session, workspace: Path) -> None:
+def test_a_run_has_its_evidence(session: Lab, workspace: Path) -> None:
     """Claims and spans of a run are there as a frame, as HTML without scripts, and change with the
     workspace.
     """
@@ -257,7 +257,7 @@ def test_a_run_has_its_evidence(session: Session, workspace: Path) -> None:
     assert run.report.claims[0].text == "The roof is 7 m high [roof.txt:2]."
 
 
-def test_a_look_at_the_answer_blocks_nothing(session: Session, workspace: Path) -> None:
+def test_a_look_at_the_answer_blocks_nothing(session: Lab, workspace: Path) -> None:
     """By default what is made up is said beside the answer, in the log and in every view; with `off` nobody
     looks.
     """
@@ -275,7 +275,7 @@ def test_a_look_at_the_answer_blocks_nothing(session: Session, workspace: Path) 
     assert (off.answer, off.report.concerns) == (run.answer, [])
 
 
-def test_verify_repairs_and_never_passes_what_is_made_up(session: Session, workspace: Path) -> None:
+def test_verify_repairs_and_never_passes_what_is_made_up(session: Lab, workspace: Path) -> None:
     """With `repair` a made-up file is repaired; where the repair makes up another the run fails and says
     why.
     """

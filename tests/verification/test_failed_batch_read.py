@@ -7,7 +7,7 @@ import pytest
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 
 
@@ -16,7 +16,7 @@ def test_a_run_whose_batch_read_failed_ends(tmp_path: Path, args: dict[str, Json
     """Wrong arguments are told to the model; the review of the answer, which reads all results, finds no file
     in them.
     """
-    lab = Session(tmp_path / "home", env={})
+    lab = Lab(tmp_path / "home", env={})
     run = asyncio.run(
         lab.run(
             "go", model=ScriptedModel([[("batch_read", args)], "I could not read it."]), workspace=tmp_path

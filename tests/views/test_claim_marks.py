@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.sanitize import sanitize_text
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.verification.claims import claims_of
 from kestrel_lab.verification.evidence import CitedClaim, evidence_of
@@ -189,7 +189,7 @@ def test_a_stored_run_shows_its_claims(tmp_path: Path) -> None:
     """The picture of a finished run has the claim underlined with the cited line beside it, as it is now."""
     (tmp_path / "a.txt").write_text("height = 7\n")
     model = ScriptedModel([[("read_file", {"path": "a.txt"})], "The height is 7 [a.txt:1]. It is high."])
-    run = asyncio.run(Session(tmp_path / "lab", env={}).run("how high?", model=model, workspace=tmp_path))
+    run = asyncio.run(Lab(tmp_path / "lab", env={}).run("how high?", model=model, workspace=tmp_path))
     before = run.report._repr_html_()
     (tmp_path / "a.txt").write_text("height = 9\n")
     after = run.report._repr_html_()

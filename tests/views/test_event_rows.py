@@ -195,7 +195,7 @@ def test_what_was_undone_is_named_with_what_could_not_be() -> None:
             missing={"con": "no copy"},
         )
     )
-    assert (row(view).undo, row(view).note) == ("", "undone")
+    assert (row(view).undo, row(view).state) == ("", "undone")
     assert notices(view) == [
         ("info", "undone c, gone: df, a.csv, cell 7 restored; con could not be restored: no copy")
     ]

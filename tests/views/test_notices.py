@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kestrel_lab.core.events import union as e
+from kestrel_lab.core.events.actions import Action, Outcome
 from kestrel_lab.views.notices import (
     actions_done,
     claims_row,
@@ -245,10 +246,32 @@ def test_next_steps_are_lines_to_copy() -> None:
     assert next_steps(e.RunFinished(outcome="complete", actions=[{"why": "nothing to type"}])) is None
 
 
-def test_nothing_done_is_said() -> None:
-    """A run without actions says so."""
-    row = actions_done([])
-    assert (row.level, row.text, row.items) == ("info", "what it did: nothing was changed, run or sent", [])
+def test_what_the_calls_say_is_not_said_again() -> None:
+    """Changed files and commands are told; calls that only ran stand for themselves."""
+
+    def acted(*given: tuple[str, str, tuple[str, ...]]) -> list[object]:
+        row = actions_done(
+            [
+                Action(
+                    call=name,
+                    tool=name,
+                    args={},
+                    outcome=cast("Outcome", outcome),
+                    kind="change" if files else "other",
+                    files=files,
+                )
+                for name, outcome, files in given
+            ]
+        )
+        return [] if row is None else [row.level, row.text, row.items]
+
+    assert acted() == acted(("look", "done", ())) == []
+    assert acted(("w", "done", ("a.txt",))) == ["info", "what it did: changed a.txt", []]
+    assert acted(("w", "done", ("a.txt",)), ("v", "failed", ("b.txt",)), ("x", "denied", ())) == [
+        "warning",
+        "what it did:",
+        ["changed a.txt", "failed: changed b.txt"],
+    ]
 
 
 def test_the_task_list_counts_what_is_over() -> None:

@@ -57,7 +57,7 @@ async def _converse(frontend: Frontend, words: dict[str, Any]) -> Run | None:
     if "follow" in options:
         lab.get(options["follow"])  # a wrong id is refused before anything is typed
     prepare_in_background(os.environ)
-    ask = _terminal_lines(str(lab.session.home / "chat_history")) if sys.stdin.isatty() else _read_line
+    ask = _terminal_lines(str(lab.home / "chat_history")) if sys.stdin.isatty() else _read_line
     run: Run | None = None
     while True:
         try:
@@ -91,7 +91,7 @@ async def _turn(
                 **{
                     **options,
                     "approver": screen.approver,
-                    "limits": limits_of(words, frontend.lab().session.limits),
+                    "limits": limits_of(words, frontend.lab().limits),
                 },
             )
             begun.append(run)

@@ -102,17 +102,17 @@ def known_models(lab: Lab) -> Doctor:
 
 
 def _log(lab: Lab) -> Finding:
-    runs = len(lab.session.store.runs(limit=100_000))
-    return Finding(True, "log", f"{lab.session.store.path} ({runs} runs, SQLite {apsw.sqlite_lib_version()})")
+    runs = len(lab.store.runs(limit=100_000))
+    return Finding(True, "log", f"{lab.store.path} ({runs} runs, SQLite {apsw.sqlite_lib_version()})")
 
 
 def _events(lab: Lab) -> Finding:
     """Whether runs are what was written, the newest first: as many as can be looked at in a few seconds."""
-    until, runs, damaged, looked = time.monotonic() + _LOOK_S, lab.session.store.runs(limit=100_000), [], 0
+    until, runs, damaged, looked = time.monotonic() + _LOOK_S, lab.store.runs(limit=100_000), [], 0
     while looked < len(runs) and time.monotonic() < until:
         run = runs[looked].id
         looked += 1
-        if (found := lab.session.store.damage(run)) is not None:
+        if (found := lab.store.damage(run)) is not None:
             damaged.append(f"{run} from event {found.seq} on ({found.what})")
     if not damaged:
         return Finding(True, "  events", f"{looked} of {len(runs)} runs checked: undamaged")
@@ -126,7 +126,7 @@ def _events(lab: Lab) -> Finding:
 
 def _model(lab: Lab) -> Finding:
     try:
-        model = lab.session.registry.resolve_model(None)
+        model = lab.registry.resolve_model(None)
     except UsageError as error:
         return Finding(False, "model", "none", str(error))
     return Finding(True, "model", f"{model.name} ({model.kind})")
@@ -135,18 +135,18 @@ def _model(lab: Lab) -> Finding:
 def _dependencies(lab: Lab) -> list[Finding]:
     """What runs of this lab depend on, probed where that costs nothing."""
     try:
-        model = lab.session.registry.resolve_model(None)
+        model = lab.registry.resolve_model(None)
     except UsageError:
         # No model is set: that is a finding of its own, not the end of the inspection.
         needed: tuple[Model, ...] = ()
     else:
         needed = model.models if isinstance(model, EscalatingModel | RoutedModel) else (model,)
-    watched = [watch_model(one, lab.session.supervisor).name for one in needed if one.kind == "real"]
+    watched = [watch_model(one, lab.supervisor).name for one in needed if one.kind == "real"]
     # Of several models that stand in for each other none is needed, and neither is what only earlier runs
     # used.
     return [
         _dependency(lab, row, optional=watched != [row.dependency])
-        for row in run_blocking(lab.session.supervisor.look())
+        for row in run_blocking(lab.supervisor.look())
     ]
 
 
@@ -157,18 +157,14 @@ def _dependency(lab: Lab, row: HealthRow, *, optional: bool) -> Finding:
         if row.state is HealthState.STARTING
         else str(row.state)
     )
-    advice = "" if well else str(lab.session.supervisor.error(row.dependency))
+    advice = "" if well else str(lab.supervisor.error(row.dependency))
     return Finding(well, f"  {row.kind} {row.dependency}", found, advice, optional=optional)
 
 
 def _servers(lab: Lab) -> list[Finding]:
     """The MCP servers that are configured; none is started."""
     # Else a dependency.
-    rows = [
-        row
-        for row in lab.session.mcp.table()
-        if lab.session.supervisor.get(dependency_name(row.name)) is None
-    ]
+    rows = [row for row in lab.mcp.table() if lab.supervisor.get(dependency_name(row.name)) is None]
     held = {row.name: f", sandbox {row.sandbox}" if row.sandbox else "" for row in rows}
     well = {"not started", "ready", "off"}
     return [
@@ -188,7 +184,7 @@ def _providers(lab: Lab) -> list[Finding]:
         Finding(True, f"  {one.name}", one.note)
         if one.available
         else Finding(None, f"  {one.name}", "not set up", one.note)
-        for one in available_models(lab.session.env)
+        for one in available_models(lab.env)
     ]
 
 
@@ -208,9 +204,9 @@ def _ripgrep() -> Finding:
 
 def _sandbox(lab: Lab) -> list[Finding]:
     """The level that commands run at here, and what the canary of each level says."""
-    what = f"sandbox ({lab.session.sandbox.name}{', with network' if lab.session.sandbox.network else ''})"
+    what = f"sandbox ({lab.sandbox.name}{', with network' if lab.sandbox.network else ''})"
     try:
-        choice = choose_level(lab.session.sandbox, Path.cwd())
+        choice = choose_level(lab.sandbox, Path.cwd())
     except UsageError as error:
         return [Finding(False, what, "none", str(error)), *_canaries(lab)]
     asked = (
@@ -226,9 +222,7 @@ def _sandbox(lab: Lab) -> list[Finding]:
 
 def _canaries(lab: Lab) -> list[Finding]:
     tried = {
-        level: level_problem(level, lab.session.sandbox)
-        for level in sorted(Level, reverse=True)
-        if level > Level.S0
+        level: level_problem(level, lab.sandbox) for level in sorted(Level, reverse=True) if level > Level.S0
     }
     passed = f"canary passed ({', '.join(PROBES)})"
     return [
@@ -262,14 +256,14 @@ def probe_barriers(lab: Lab) -> list[Finding]:
         probe_redaction(lab),
         probe_web_barrier(),
         probe_path_barrier(),
-        log_place(lab.session.store.path),
+        log_place(lab.store.path),
     ]
 
 
 def probe_redaction(lab: Lab) -> Finding:
     """Check that the redactor hides the values of secret variables, or a made-up one."""
-    known = secret_values(lab.session.env)
-    redactor = lab.session.redactor if known else Redactor.of({"PROBE_API_KEY": _PROBE})
+    known = secret_values(lab.env)
+    redactor = lab.redactor if known else Redactor.of({"PROBE_API_KEY": _PROBE})
     leaks = [value for value in known or {_PROBE} if redactor.text(f"<{value}>") != f"<{REDACTED}>"]
     count = f"{len(known)} secret variable{'' if len(known) == 1 else 's'} known"
     found = f"{count}; hidden in tool output" if not leaks else f"{count}; {len(leaks)} not hidden"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode
 
 import typer
 
+from kestrel_lab.cli.commands.serve import only_in_a_terminal
 from kestrel_lab.cli.eval_options import (
     Commit,
     Configs,
@@ -19,6 +22,7 @@ from kestrel_lab.cli.eval_options import (
     ReportOptions,
     Suite,
     SuiteAtCommit,
+    Turns,
     parse_comparison,
     run_measurement,
     save_outputs,
@@ -30,6 +34,7 @@ from kestrel_lab.core.errors import UsageError
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.commits.comparison import Comparison
+    from kestrel_lab.evals.commits.sequential_compare import Design, TrialPlan
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.lab import Lab
 
@@ -149,13 +154,17 @@ def compare_commits(
     reports: ReportOptions,
     margin: Margin = 0.05,
     suite_at_commit: SuiteAtCommit = False,
+    turns: Turns,
 ) -> Any:
     """Run a suite at two commits, where results are missing, and show what changed.
 
     Each commit is checked out in a worktree of its own; your files, index and HEAD stay as they are. With
     --arms configurations are compared instead, those with other guidance for instance: kestrel eval compare
-    SUITE none head v1 --arms Stored trials of them count, and only what is missing is run.
+    SUITE none head v1 --arms Stored trials of them count, and only what is missing is run. With --budget
+    trials are made in turns, and looked at while they come, until the difference is decided: kestrel eval
+    compare SUITE main HEAD --budget 200trials
     """
+    design = turns.design
     if arms:
         if config or suite_at_commit:
             raise UsageError(
@@ -163,6 +172,8 @@ def compare_commits(
                 "configurations"
             )
         own, compared = suite_and_words(words or [], suite)
+        if design is not None and turns.plan:
+            return plan_of(own, design, parts)
 
         async def tell_apart(lab: Lab, reporter: Any) -> Comparison:
             from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
@@ -171,6 +182,13 @@ def compare_commits(
             if len(chosen) < 2:
                 raise UsageError(
                     f"two configurations are compared at least, and there is only {chosen[0]}: name some more"
+                )
+            if design is not None:
+                base, head, *more = chosen
+                if more:
+                    raise UsageError("two configurations are compared in turns: name the two")
+                return await lab.evals.compare_in_turns(
+                    own, base, head, design=design, reporter=reporter, **asdict(parts), **asdict(recordings)
                 )
             found = await lab.eval(
                 own,
@@ -186,7 +204,10 @@ def compare_commits(
 
         return run_measurement(ctx, tell_apart, reports.write)
     file, base, head = parse_comparison(words or [], suite)
+    if design is not None and turns.plan:
+        return plan_of(file, design, parts)
     how: Any = {
+        "design": design,
         "configs": config,
         "epochs": epochs,
         "margin": margin,
@@ -199,6 +220,14 @@ def compare_commits(
         lambda lab, reporter: lab.compare(base, head, suite=file, reporter=reporter, **how),
         reports.write,
     )
+
+
+def plan_of(suite: str, design: Design, parts: Parts) -> TrialPlan:
+    """Return what a design can tell apart with the selected scenarios of a suite."""
+    from kestrel_lab.evals.commits.sequential_compare import TrialPlan
+    from kestrel_lab.evals.suites.loader import load_suite
+
+    return TrialPlan(suite=load_suite(suite).select(**asdict(parts)), design=design)
 
 
 @evals.command(
@@ -395,6 +424,43 @@ def summarise_trials(
     return found
 
 
+@evals.command("view", epilog="Example: kestrel eval view, then open the address that it prints")
+def view_results(
+    ctx: typer.Context,
+    suite: Annotated[
+        str,
+        typer.Argument(metavar="SUITE", help="A suite file, or the name of a stored suite, to begin with."),
+    ] = "",
+    *,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on this machine; any free one if left out.")
+    ] = 0,
+) -> None:
+    """Show the stored eval runs of all suites on a web page of this machine, live while one is going on.
+
+    The page of each is the one of --report. With the file of a suite it also says tags and expected values.
+    """
+    from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
+
+    only_in_a_terminal("eval view")
+    lab = frontend_of(ctx).lab()
+    loaded = (
+        load_suite(suite) if suite and (suite.endswith((".yaml", ".yml")) or Path(suite).is_file()) else None
+    )
+    asyncio.run(_serve_view(lab, loaded, suite if loaded is None else loaded.name, port))
+
+
+async def _serve_view(lab: Lab, suite: Any, name: str, port: int) -> None:
+    from kestrel_lab.evals.stored.view_server import serving_view, stored_suite  # loads starlette and uvicorn
+
+    chosen = f"&{urlencode({'suite': name, 'run': stored_suite(lab.store, name)})}" if name else ""
+    async with serving_view(lab, suite, port=port) as (address, work):
+        store = lab.store.path
+        typer.echo(f"Eval runs of {store}. Ctrl-C stops the server. Open this link:", err=True)
+        typer.echo(f"{address.link}{chosen}")
+        await work
+
+
 @evals.command(
     "calibration", epilog="Example: kestrel eval calibration evals/work.yaml --out out/reliability.png --keep"
 )
@@ -554,7 +620,7 @@ def measure_injections(
     chosen: Any = {"model": model, "limit": limit}
     return run_measurement(
         ctx,
-        lambda lab, reporter: measure_injection(lab.session, suite, attack, reporter=reporter, **chosen),
+        lambda lab, reporter: measure_injection(lab, suite, attack, reporter=reporter, **chosen),
         csv=csv,
     )
 

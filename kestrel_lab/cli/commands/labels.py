@@ -166,7 +166,7 @@ def _measure_file(
     name = models[0] if models else None
     return run_measurement(
         ctx,
-        lambda lab, reporter: judge_accuracy(lab.session.registry.resolve_model(name), rows, reporter),
+        lambda lab, reporter: judge_accuracy(lab.registry.resolve_model(name), rows, reporter),
         csv=csv,
     )
 

@@ -83,7 +83,7 @@ def list_skills(ctx: typer.Context, *, workspace: SkillPlace = ".") -> Workspace
     """List the skills (SKILL.md) that agents here can load, and those that they cannot, with the reason; show
     one.
     """
-    return frontend_of(ctx).lab().session.skills.at(workspace) if is_listing(ctx, workspace) else None
+    return frontend_of(ctx).lab().skills.at(workspace) if is_listing(ctx, workspace) else None
 
 
 @skills.command("show", epilog="Example: kestrel skills show pdf-processing")
@@ -94,4 +94,4 @@ def show_skill(
     workspace: SkillPlace = ".",
 ) -> ShownSkill:
     """Show what a skill says, and which files it has."""
-    return frontend_of(ctx).lab().session.skills.at(workspace).get(name)
+    return frontend_of(ctx).lab().skills.at(workspace).get(name)

@@ -41,7 +41,7 @@ from kestrel_lab.server.mcp_server import serve_stdio
 from kestrel_lab.views.html.table_view import Part, PartsView, Table, TableView, TextView
 
 if TYPE_CHECKING:
-    from kestrel_lab.runtime.session import Session
+    from kestrel_lab.runtime.services import Services
 
 mcp = command_group(
     "List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the "
@@ -141,7 +141,7 @@ def find(
     nothing.
     """
     text = " ".join(need)
-    judged, problem = run_blocking(frontend_of(ctx).lab().session.registry.sources.search(text, 8))
+    judged, problem = run_blocking(frontend_of(ctx).lab().registry.sources.search(text, 8))
     return FoundServers(need=text, judged=tuple(judged), problem=problem)
 
 
@@ -162,15 +162,15 @@ def install_server(
 ) -> Offer:
     """Show exactly what installing an MCP server would do; with --yes do it, in a folder of its own."""
     lab = frontend_of(ctx).lab()
-    entry = lab.session.registry.sources.entry(name)
+    entry = lab.registry.sources.entry(name)
     if entry.package is None:
         raise UsageError(f"{entry.name} cannot be installed: {entry.problem}")
     try:
-        locked = run_blocking(lab.session.registry.sources.locked(entry.package))
+        locked = run_blocking(lab.registry.sources.locked(entry.package))
         offer = Offer(
-            judged=lab.session.registry.sources.judged(entry, ""),
+            judged=lab.registry.sources.judged(entry, ""),
             locked=locked,
-            root=lab.session.registry.sources.root,
+            root=lab.registry.sources.root,
         )
         return run_blocking(_install_offer(lab, offer)) if yes else offer
     except InstallError as error:
@@ -180,9 +180,7 @@ def install_server(
 @mcp.command("installed")
 def list_installed(ctx: typer.Context) -> InstalledTable:
     """List installed MCP servers, and whether their files are as they were left."""
-    return InstalledTable(
-        tuple(_row(one) for one in frontend_of(ctx).lab().session.registry.sources.installed())
-    )
+    return InstalledTable(tuple(_row(one) for one in frontend_of(ctx).lab().registry.sources.installed()))
 
 
 @mcp.command()
@@ -194,26 +192,26 @@ def remove(
 ) -> str:
     """Remove an installed MCP server, and approve it no longer."""
     lab = frontend_of(ctx).lab()
-    known = {one.server: one for one in lab.session.registry.sources.installed()}
+    known = {one.server: one for one in lab.registry.sources.installed()}
     if name not in known:
         raise UsageError(f"no MCP server {name!r} is installed: {did_you_mean(name, known)}")
-    lab.session.mcp.approvals.withdraw(known[name].config(Path.cwd()))
-    run_blocking(lab.session.mcp.forget(name))
+    lab.mcp.approvals.withdraw(known[name].config(Path.cwd()))
+    run_blocking(lab.mcp.forget(name))
     remove_folder(known[name].folder)
     return f"{known[name].package.pin} is removed"
 
 
 async def _install_offer(lab: Lab, offer: Offer) -> Offer:
-    sources: Sources = lab.session.registry.sources
+    sources: Sources = lab.registry.sources
     package, entry = offer.locked.package, offer.judged.entry
     known = await asyncio.to_thread(own_installation, folder_of(sources.root, package), sources.env)
     server = known.server if known is not None else short_name(package)
     if known is None:
-        check_name_free(server, lab.session.mcp.names)
+        check_name_free(server, lab.mcp.names)
     got = await install_package(offer.locked, sources.root, server=server, entry=entry.name, env=sources.env)
-    await lab.session.mcp.adopt(got.config(Path.cwd()))
-    await lab.session.mcp.approve(got.server)
-    return replace(offer, done=got, tools=tuple(tool.name for tool in lab.session.mcp.tools(got.server)))
+    await lab.mcp.adopt(got.config(Path.cwd()))
+    await lab.mcp.approve(got.server)
+    return replace(offer, done=got, tools=tuple(tool.name for tool in lab.mcp.tools(got.server)))
 
 
 def _row(one: InstalledServer) -> tuple[str, ...]:
@@ -276,13 +274,13 @@ def list_servers(ctx: typer.Context) -> ServerTable | None:
     """List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the tools
     of this lab to other programs.
     """
-    return frontend_of(ctx).lab().session.mcp.table() if ctx.invoked_subcommand is None else None
+    return frontend_of(ctx).lab().mcp.table() if ctx.invoked_subcommand is None else None
 
 
 @mcp.command("list")
 def list_again(ctx: typer.Context) -> ServerTable:
     """List the servers and their states; none is started."""
-    return frontend_of(ctx).lab().session.mcp.table()
+    return frontend_of(ctx).lab().mcp.table()
 
 
 @mcp.command()
@@ -295,7 +293,7 @@ def check(
     ] = False,
 ) -> CheckedText:
     """Start a server and show its tools, and what has changed since they were approved."""
-    servers = frontend_of(ctx).lab().session.mcp
+    servers = frontend_of(ctx).lab().mcp
     if not start and (row := servers.row(name)).state == "not approved":
         raise UsageError(
             f"{name} is not approved, so it is not started. Its command: {row.what}. To start it and "
@@ -307,7 +305,7 @@ def check(
 @mcp.command()
 def approve(ctx: typer.Context, name: Name) -> CheckedText:
     """Start a server, show what has changed, and approve it with its present tools."""
-    checked = run_blocking(frontend_of(ctx).lab().session.mcp.approve(name))
+    checked = run_blocking(frontend_of(ctx).lab().mcp.approve(name))
     changes = "\n".join(checked.changes)
     return CheckedText(
         checked,
@@ -321,7 +319,7 @@ def withdraw(ctx: typer.Context, name: Name) -> str:
     """Withdraw the approval of a server: its tools are no longer offered."""
     return (
         f"{name} is no longer approved"
-        if frontend_of(ctx).lab().session.mcp.withdraw(name)
+        if frontend_of(ctx).lab().mcp.withdraw(name)
         else f"{name} was not approved"
     )
 
@@ -339,7 +337,7 @@ def login(ctx: typer.Context, name: Name) -> CheckedText:
         return options[0]
 
     return CheckedText(
-        run_blocking(frontend_of(ctx).lab().session.mcp.login(name, ask)), f"connected as you to {name}"
+        run_blocking(frontend_of(ctx).lab().mcp.login(name, ask)), f"connected as you to {name}"
     )
 
 
@@ -348,7 +346,7 @@ def logout(ctx: typer.Context, name: Name) -> str:
     """Forget the login to a server: its tokens and the registration of the client are removed from this
     machine.
     """
-    known = frontend_of(ctx).lab().session.mcp.logout(name)
+    known = frontend_of(ctx).lab().mcp.logout(name)
     return f"the login to {name} is forgotten" if known else f"there is no login to {name}"
 
 
@@ -359,9 +357,7 @@ def resources(
     uri: Annotated[str, typer.Argument(metavar="[URI]", help="What to read, as the list names it.")] = "",
 ) -> str:
     """List the resources of an approved server, or print one."""
-    answer = run_blocking(
-        frontend_of(ctx).lab().session.mcp.request(name, lambda server: server.resource(uri))
-    )
+    answer = run_blocking(frontend_of(ctx).lab().mcp.request(name, lambda server: server.resource(uri)))
     return str(answer.value)
 
 
@@ -375,7 +371,7 @@ def prompts(
     ] = None,
 ) -> str:
     """List the prompts of an approved server, or print the text of one."""
-    servers = frontend_of(ctx).lab().session.mcp
+    servers = frontend_of(ctx).lab().mcp
     if prompt:
         pairs = [word.partition("=") for word in values or ()]
         if wrong := [key for key, sign, _ in pairs if not sign]:
@@ -444,23 +440,21 @@ def serve(
             "standard input"
         )
     names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]
-    session = frontend_of(ctx).lab().session
+    lab = frontend_of(ctx).lab()
     if http is not None:
         asyncio.run(
-            _serve_http(
-                session, http, not no_token, {"approve": approve, "workspace": workspace, "tools": names}
-            )
+            _serve_http(lab, http, not no_token, {"approve": approve, "workspace": workspace, "tools": names})
         )
         return
     if sys.stdin.isatty():
         typer.echo("waiting for an MCP client on standard input; Ctrl-D ends it", err=True)
-    run_blocking(serve_stdio(session, approve=approve, workspace=workspace, tools=names))
+    run_blocking(serve_stdio(lab, approve=approve, workspace=workspace, tools=names))
 
 
-async def _serve_http(session: Session, port: int, token: bool, options: dict[str, Any]) -> None:
+async def _serve_http(lab: Services, port: int, token: bool, options: dict[str, Any]) -> None:
     from kestrel_lab.server.serve import serving_http  # loads starlette and uvicorn
 
-    async with serving_http(session, port=port, token=token, **options) as (bound, path, work):
+    async with serving_http(lab, port=port, token=token, **options) as (bound, path, work):
         needs = "Requests need no token: every program of this machine may call these tools"
         if path is not None:
             needs = f"Requests need the token in {path} as Authorization: Bearer"

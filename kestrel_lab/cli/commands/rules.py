@@ -63,7 +63,7 @@ RulesFile = Annotated[
 @rules.callback()
 def list_rules(ctx: typer.Context) -> Rulebook | None:
     """List the rules about calls, or find the rule that decides on a call."""
-    return frontend_of(ctx).lab().session.rules if ctx.invoked_subcommand is None else None
+    return frontend_of(ctx).lab().rules if ctx.invoked_subcommand is None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +112,13 @@ def try_rules(
     lab = frontend_of(ctx).lab()
     call = _call(lab, tool, " ".join(arguments or ()))
     own = read_rulebook(rules)
-    policy = policy_for(
-        approve or lab.session.options["approve"], lab.session.rules, own, Workspace(Path(workspace))
-    )
-    return RuleCheck(call, policy.ruling(call), (lab.session.rules + own).unclear(call))
+    policy = policy_for(approve or lab.options["approve"], lab.rules, own, Workspace(Path(workspace)))
+    return RuleCheck(call, policy.ruling(call), (lab.rules + own).unclear(call))
 
 
 def _call(lab: Lab, name: str, text: str) -> Call:
     """The call that is meant; tools of servers are not asked what arguments they take."""
-    tool = (
-        None
-        if ":" in name and name not in lab.session.registry.toolbox
-        else lab.session.registry.toolbox.get(name)
-    )
+    tool = None if ":" in name and name not in lab.registry.toolbox else lab.registry.toolbox.get(name)
     args = _arguments(tool, text)
     try:
         args = args if tool is None else tool.validate(args)

@@ -34,7 +34,7 @@ def list_runs(
         return None
     lab = frontend_of(ctx).lab()
     found = lab.runs(limit=limit, trials=trials)
-    return f'no runs in {lab.session.home} yet: kestrel run "…" makes one' if found.empty else found
+    return f'no runs in {lab.home} yet: kestrel run "…" makes one' if found.empty else found
 
 
 @runs.command(epilog="Example: kestrel runs remove --older-than 30d")
@@ -63,7 +63,7 @@ def remove(
     """
     if bool(run) == bool(older_than):
         raise UsageError("name runs, or say --older-than AGE: kestrel runs lists them")
-    session = frontend_of(ctx).lab().session
+    session = frontend_of(ctx).lab()
     chosen = run or runs_older_than(session, older_than, trials=trials)
     if not chosen:
         return f"no run is older than {older_than}"
@@ -80,4 +80,4 @@ def gc(ctx: typer.Context) -> Swept:
     """Free the room of what no run needs any more, and rewrite the files of the log without what was
     deleted.
     """
-    return collect_garbage(frontend_of(ctx).lab().session)
+    return collect_garbage(frontend_of(ctx).lab())

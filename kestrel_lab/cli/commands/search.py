@@ -58,10 +58,10 @@ def search_files(
     """Find the files and lines of a folder that are about a question, best first, and say why."""
     lab, text = frontend_of(ctx).lab(), " ".join(query)
     if explain:
-        return WorkspaceSearch(lab.session.indexes, folder).explain(text, explain, top_k=top)
+        return WorkspaceSearch(lab.indexes, folder).explain(text, explain, top_k=top)
     if loop:
-        return WorkspaceSearch(lab.session.indexes, folder).find_files(text, top_k=top)
-    return WorkspaceSearch(lab.session.indexes, folder).search(text, top_k=top, trace=trace)
+        return WorkspaceSearch(lab.indexes, folder).find_files(text, top_k=top)
+    return WorkspaceSearch(lab.indexes, folder).search(text, top_k=top, trace=trace)
 
 
 @search.command(epilog="Example: kestrel index --folder ~/project")
@@ -77,9 +77,9 @@ def index(
     """Build or update the search index of a folder; runs then use it to gather what a goal needs."""
     lab = frontend_of(ctx).lab()
     if status:
-        return WorkspaceSearch(lab.session.indexes, folder).status()
+        return WorkspaceSearch(lab.indexes, folder).status()
     return frontend_of(ctx).wait(
-        lambda reporter: WorkspaceSearch(lab.session.indexes, folder).build(reporter, rebuild=rebuild)
+        lambda reporter: WorkspaceSearch(lab.indexes, folder).build(reporter, rebuild=rebuild)
     )
 
 
@@ -136,7 +136,7 @@ def websearch(
         lab = frontend.lab()
         given = {
             **run_options(ctx.params),
-            "model": search_model(lab.session, model, grounded=grounded),
+            "model": search_model(lab, model, grounded=grounded),
             "approver": approver,
             "plan": agent,
         }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Approver
     from kestrel_lab.lab import Lab
     from kestrel_lab.runtime.run import Run
-    from kestrel_lab.runtime.session import Session
+    from kestrel_lab.runtime.services import Services
 
 serving = typer.Typer()
 
@@ -60,7 +60,7 @@ def serve(
     ] = None,
 ) -> None:
     """Show the runs of every process on a web page of this machine, and decide on them there."""
-    _only_in_a_terminal("serve")
+    only_in_a_terminal("serve")
     frontend = frontend_of(ctx)
     if not Path(workspace).is_dir():
         raise UsageError(f"--workspace {workspace}: there is no such folder")
@@ -78,10 +78,10 @@ def acp(
     """Run as an agent inside an editor that speaks the agent client protocol (ACP): it starts this command
     and talks to it.
     """
-    _only_in_a_terminal("acp")
+    only_in_a_terminal("acp")
     from kestrel_lab.server.acp_server import serve_acp
 
-    asyncio.run(serve_acp(frontend_of(ctx).lab().session, **run_options(ctx.params)))
+    asyncio.run(serve_acp(frontend_of(ctx).lab(), **run_options(ctx.params)))
 
 
 @serving.command(epilog="Example: kestrel follow RUN, while a notebook or another terminal works on it")
@@ -90,9 +90,9 @@ def follow(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")],
 ) -> None:
     """Watch a run of any process until it ends, and answer its questions here; Ctrl-C stops watching only."""
-    _only_in_a_terminal("follow")
+    only_in_a_terminal("follow")
     frontend = frontend_of(ctx)
-    frontend.lab().session.store.run(run_id)
+    frontend.lab().store.run(run_id)
     asyncio.run(_follow(frontend.lab(), frontend.user, run_id))
 
 
@@ -101,7 +101,7 @@ async def _follow(lab: Lab, user: str, run_id: str) -> None:
 
     console = Console() if sys.stdout.isatty() else Console(width=200, force_terminal=False)
     display = TerminalDisplay(console)
-    async with Control(lab.session, user=user) as control:
+    async with Control(lab, user=user) as control:
         # Runs of other processes wait for their own people.
         link = control.connect(how="prompt", person=False)
         with display.shown():
@@ -116,13 +116,13 @@ async def _serve_page(
     from kestrel_lab.server.serve import serve_control as served  # loads starlette and uvicorn
 
     control = Control(
-        lab.session, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s, always=True
+        lab, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s, always=True
     )
     async with control, served(control, port=port) as (address, work):
         console = Console(stderr=True)
         console.print(
             Text(
-                f"Runs of {lab.session.store.path}. Ctrl-C stops the server. Open this link; anybody "
+                f"Runs of {lab.store.path}. Ctrl-C stops the server. Open this link; anybody "
                 "who has it can decide on these runs:"
             ),
             soft_wrap=True,
@@ -145,7 +145,7 @@ async def _serve_lines(
     if sys.stdin.isatty():
         typer.echo("waiting for messages on standard input, one per line; Ctrl-D ends it", err=True)
     async with Control(
-        lab.session, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s
+        lab, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s
     ) as control:
         with standard_streams() as (reading, writing):
             await serve_lines(control.connect(), reading, writing)
@@ -156,8 +156,8 @@ class LinesScreen:
 
     approver: Approver | None = None
 
-    def __init__(self, session: Session, user: str, patience_s: float | None) -> None:
-        self._session, self._user, self._patience_s = session, user, patience_s
+    def __init__(self, lab: Services, user: str, patience_s: float | None) -> None:
+        self._lab, self._user, self._patience_s = lab, user, patience_s
         self._opened = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -165,7 +165,7 @@ class LinesScreen:
         from kestrel_lab.server.stdio import standard_streams
 
         self._control = await self._opened.enter_async_context(
-            Control(self._session, user=self._user, patience_s=self._patience_s)
+            Control(self._lab, user=self._user, patience_s=self._patience_s)
         )
         self._streams = self._opened.enter_context(standard_streams())
         self._link = self._control.connect()
@@ -192,7 +192,8 @@ class LinesScreen:
         return run
 
 
-def _only_in_a_terminal(name: str) -> None:
+def only_in_a_terminal(name: str) -> None:
+    """Raise `UsageError` in a notebook, whose process a server may not take."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -108,7 +108,7 @@ def taint(
     instructions in it.
     """
     frontend = frontend_of(ctx)
-    files, here = frontend.lab().session.files, Path.cwd().resolve()
+    files, here = frontend.lab().files, Path.cwd().resolve()
     files.refresh()
     if trust and not paths:
         raise UsageError("name the files that you have read: kestrel taint PATH --trust")

@@ -15,8 +15,12 @@ class RunStarted(Event, frozen=True, kw_only=True):
 
     type: ClassVar[str] = "run_started"
     goal: str
+    said: str = ""
+    """The goal as the person wrote it, where variables were filled in; empty where `goal` is that."""
     workspace: str
     model: str
+    model_why: str = ""
+    """Why it is this model, where nobody named one."""
     model_kind: str = "real"
     """`real`, `scripted`, `replay` or `imported`; shown wherever a result of the run is."""
     system: str = ""

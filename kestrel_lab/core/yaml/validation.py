@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, get_args
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, cast, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, PydanticKnownError, PydanticOmit, core_schema
 
@@ -21,7 +34,7 @@ MAX_REPORTED: Final = 40
 """Most mistakes in one message."""
 
 _T = TypeVar("_T")
-_Entry = TypeVar("_Entry", bound=BaseModel)
+_Entry = TypeVar("_Entry", bound="BaseModel | Written")
 
 
 class Entry(BaseModel):
@@ -93,6 +106,92 @@ class OneOf:
         return core_schema.literal_schema(list(self.words))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A mapping of a file that Python code holds as a dataclass: its fields are the keys.
+
+    What both say is declared once, without pydantic; a subclass adds what only files say. A list stands for a
+    sequence, the metadata of a field are its bounds, and the text below a field describes it for editors.
+    """
+
+    TEXT: ClassVar[str] = ""
+    """The key whose value may be written alone, as a text."""
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset()
+    """Fields that cannot be written."""
+
+    written: frozenset[str] = frozenset()
+    """The keys that are given."""
+
+    @classmethod
+    @cache
+    def form(cls) -> type[Entry]:
+        """Return the model that reads such a mapping."""
+        kinds = get_type_hints(cls, localns=_AS_WRITTEN, include_extras=True)
+        keys: dict[str, Any] = {}
+        for one in fields(cls):
+            about: dict[str, Any] = {
+                "alias": one.name,
+                "default": one.default,
+                "default_factory": one.default_factory,
+            }
+            about |= one.metadata
+            given: dict[str, Any] = {word: value for word, value in about.items() if value is not MISSING}
+            # The underscore: pydantic has a method `schema`, and refuses a field of that name.
+            name = f"{one.name}_" if hasattr(Entry, one.name) else one.name
+            if one.name != "written" and one.name not in cls.LEFT_OUT:
+                keys[name] = (kinds[one.name], Field(**given))
+        form: type[_Form] = create_model(cls.__name__, __base__=_Form, __doc__=cls.__doc__, **keys)
+        form.KIND = cls
+        return form
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(cls._made, handler.generate_schema(cls.form()))
+
+    @classmethod
+    def _made(cls, form: Entry) -> Self:
+        given = {name.removesuffix("_"): getattr(form, name) for name in type(form).model_fields}
+        return cls(**given, written=frozenset(name.removesuffix("_") for name in form.model_fields_set))
+
+
+class _Form(Entry):
+    """What reads a `Written` mapping."""
+
+    KIND: ClassVar[type[Written]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        return {cls.KIND.TEXT: value} if cls.KIND.TEXT and isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        mapping = handler.resolve_ref_schema(handler(core))
+        texts = _field_texts(cls.KIND)
+        for name, about in cls.model_fields.items():
+            if text := texts.get(name.removesuffix("_")):
+                mapping["properties"][about.alias]["description"] = text
+        if not cls.KIND.TEXT:
+            return mapping
+        return {"anyOf": [{"type": "string"}, mapping], "description": mapping.pop("description", "")}
+
+
+_AS_WRITTEN: Final = {"Json": Any, "Mapping": dict, "Sequence": list}
+"""What the types of dataclasses are in files, by their names in annotations, which are texts."""
+
+
+def _field_texts(kind: type) -> dict[str, str]:
+    """Return the text below each field of a dataclass, those of its bases included."""
+    found: dict[str, str] = {}
+    for base in reversed([one for one in kind.__mro__ if is_dataclass(one)]):
+        for top in ast.parse(inspect.getsource(base)).body:
+            for pair in itertools.pairwise(top.body if isinstance(top, ast.ClassDef) else ()):
+                match pair:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(text))):
+                        found[name] = inspect.cleandoc(text).strip()
+    return found
+
+
 class PythonOnly:
     """Marks, in `Annotated[type, PythonOnly()]`, a value that no file can give: its key is an unknown one."""
 
@@ -112,6 +211,16 @@ FILE: Final[Mapping[str, Any]] = {"file": True}
 """The least context in which files are validated; Python code is validated without one."""
 
 
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _read(kind: type[_Entry], value: object, context: Mapping[str, Any]) -> _Entry:
+    found: _Entry = _adapter(cast("Any", kind)).validate_python(value, context=context)
+    return found
+
+
 def validate(
     document: YamlFile,
     kind: type[_Entry],
@@ -124,7 +233,7 @@ def validate(
     Raises `UsageError` with one line for each mistake, in the order of the file.
     """
     try:
-        return kind.model_validate(document.value if value is None else value, context=context)
+        return _read(kind, document.value if value is None else value, context)
     except ValidationError as error:
         details = sorted(error.errors(), key=lambda detail: document.line((*at, *detail["loc"])))
         raise UsageError(
@@ -150,7 +259,7 @@ def validate_partly(
     value = copy.deepcopy(document.value)
     for again in range(_ROUNDS):
         try:
-            return kind.model_validate(value, context=context)
+            return _read(kind, value, context)
         except ValidationError as error:
             details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
         # Later rounds only find consequences of the repairs.
@@ -218,14 +327,14 @@ _TYPES: Final = {
 }
 
 
-def explain_all(kind: type[BaseModel], error: ValidationError, place: str = "") -> Iterator[str]:
+def explain_all(kind: type, error: ValidationError, place: str = "") -> Iterator[str]:
     """Yield a line for each mistake of a `kind` that comes from no document: `place`, key and reason."""
     for detail in error.errors():
         where = ": ".join(filter(None, (place, dotted_path(detail["loc"]))))
         yield f"{where}: {_explain(kind, detail)}" if where else _explain(kind, detail)
 
 
-def _explain(kind: type[BaseModel], detail: ErrorDetails) -> str:
+def _explain(kind: type, detail: ErrorDetails) -> str:
     error, value = detail["type"], detail["input"]
     if error == "value_error":
         return str(detail["ctx"]["error"])
@@ -245,7 +354,7 @@ def _explain(kind: type[BaseModel], detail: ErrorDetails) -> str:
     return f"{detail['msg'].replace('Input should', 'must')}, not {_quote(value)}"
 
 
-def _keys(kind: type[BaseModel], where: Where) -> list[str]:
+def _keys(kind: type, where: Where) -> list[str]:
     """Return the keys that are allowed in the mapping at `where`."""
     inside: list[Any] = [kind]
     for part in where:
@@ -266,8 +375,12 @@ def _fields(model: type[BaseModel]) -> dict[str | int, Any]:
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
     """Yield the models that a value of the annotated type may contain, within lists and mappings too."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
+    # A generic alias of builtins, `list[X]`, is an instance of `type` too, and no class.
+    if isinstance(annotation, type) and not get_args(annotation):
+        if issubclass(annotation, BaseModel):
+            yield annotation
+        elif issubclass(annotation, Written):
+            yield annotation.form()
         return
     if isinstance(annotation, WrittenAs):
         yield from _models(annotation.form)

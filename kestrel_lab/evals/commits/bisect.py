@@ -29,7 +29,7 @@ from kestrel_lab.evals.stats.noisy_bisect import Bisection, Values
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.summaries.metric_values import ObservedMetric, find_metric
 from kestrel_lab.runtime.options import check_options
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 
 MAX_ROUNDS: Final = 200
 """The most rounds of trials at one commit; what they cannot decide is left open."""
@@ -37,7 +37,7 @@ MAX_ROUNDS: Final = 200
 
 @check_options
 async def find_first_bad(
-    session: Session,
+    lab: Services,
     suite: str | Path,
     good: str,
     bad: str,
@@ -57,7 +57,7 @@ async def find_first_bad(
             f"{margin} and {max_trials}"
         )
         raise UsageError(msg)
-    place = suite_with_parts(session, suite, configs=configs, epochs=1)
+    place = suite_with_parts(lab, suite, configs=configs, epochs=1)
     line = await line_between(place.repository, good, bad)
     absolute, even, factor = look.worsening(margin)
     heaviest = max(scenario.weight for scenario in place.suite.scenarios)
@@ -74,7 +74,7 @@ async def find_first_bad(
         },
     )
     trials = _Trials(
-        session=session,
+        lab=lab,
         place=place,
         line=line,
         look=look,
@@ -82,7 +82,7 @@ async def find_first_bad(
         budget=max_trials,
         reporter=reporter,
     )
-    async with WorkerPool(session, place, trials.note, epochs=FIRST_OF_SEARCH + MAX_ROUNDS) as crew:
+    async with WorkerPool(lab, place, trials.note, epochs=FIRST_OF_SEARCH + MAX_ROUNDS) as crew:
         ended = await trials.run(crew)
     found = line[search.bad].sha if search.phase == "found" else ""
     return BisectResult(
@@ -106,7 +106,7 @@ async def find_first_bad(
 class _Trials:
     """The trials of a bisection, run or found in the store round by round."""
 
-    session: Session
+    lab: Services
     place: Place
     line: list[Commit]
     look: ObservedMetric
@@ -121,7 +121,7 @@ class _Trials:
 
     async def run(self, crew: WorkerPool) -> str:
         """Add rounds until the search is over; otherwise returns what ended it."""
-        stored = stored_trials(self.session.store, suite=self.place.suite.name)
+        stored = stored_trials(self.lab.store, suite=self.place.suite.name)
         self._stored = {row.key: row for row in stored if row.outcome != "error"}
         self.note("")
         while order := self.search.wanted():
@@ -141,7 +141,7 @@ class _Trials:
                 if ended:
                     return ended
             self.search.advance()
-        self.session.store.flush()
+        self.lab.store.flush()
         return ""
 
     def note(self, text: str) -> None:

@@ -4,23 +4,37 @@ changed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Unpack
+from typing import Any, Final, Unpack
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.commits.comparison import Comparison, Side
-from kestrel_lab.evals.commits.interleaved_trials import Place, plan_commit, run_interleaved, suite_with_parts
+from kestrel_lab.evals.commits.interleaved_trials import (
+    CommitTrials,
+    Place,
+    WorkerPool,
+    plan_commit,
+    run_interleaved,
+    suite_with_parts,
+)
+from kestrel_lab.evals.commits.sequential_compare import Design, Pair, PairRows, SequentialRun, run_in_turns
+from kestrel_lab.evals.execution.prepare import PreparedSuite
+from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import reusable_rows
-from kestrel_lab.evals.execution.runner import plan_trials
+from kestrel_lab.evals.execution.runner import plan_trials, run_suite, run_trials
+from kestrel_lab.evals.execution.trial import TrialRequest
 from kestrel_lab.evals.git import NoEarlierCommit, nearest_baseline, tree_of
 from kestrel_lab.evals.options import Selection
-from kestrel_lab.evals.stored_trials import stored_trials
+from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import label_kind
 from kestrel_lab.runtime.options import takes_options
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 
 __all__ = ["AUTO", "Comparison", "compare_commits"]
 
@@ -30,7 +44,7 @@ AUTO: Final = "auto"
 
 @takes_options(Selection)
 async def compare_commits(
-    session: Session,
+    lab: Services,
     base: str,
     head: str,
     *,
@@ -42,39 +56,38 @@ async def compare_commits(
     cassette: str | None = None,
     cassettes: str | Path | None = None,
     alone: bool = False,
+    design: Design | None = None,
     **parts: Unpack[Selection],
 ) -> Comparison:
     """Run the suite file against the code of two commits and compare what comes out; see
     `Evaluations.compare`.
     """
-    place = suite_with_parts(session, suite, epochs=epochs, cassette=cassette, cassettes=cassettes, **parts)
+    place = suite_with_parts(lab, suite, epochs=epochs, cassette=cassette, cassettes=cassettes, **parts)
+    if design is not None:
+        place = replace(place, suite=place.suite.select(epochs=design.epochs(place.suite)))
     names = {base: base, head: head}
     if base == AUTO:
         try:
-            names[AUTO] = await _baseline(session, place, head)
+            names[AUTO] = await _baseline(lab, place, head)
         except NoEarlierCommit as error:
             if not alone:
                 raise
-            return await _head_alone(session, place, head, str(error), reporter, margin=margin)
+            return await _head_alone(lab, place, head, str(error), reporter, margin=margin)
     works = [
-        replace(await plan_commit(session, place, names[name], own_suite=own_suite), name=name)
+        replace(await plan_commit(lab, place, names[name], own_suite=own_suite), name=name)
         for name in (base, head)
     ]
-    if works[0].sha == works[1].sha:
-        raise UsageError(
-            f"{base} and {head} are the same commit {works[0].sha[:10]}: there is nothing to compare"
-        )
-    for work in works:
-        if work.broken:
-            raise UsageError(f"{work.title}: {work.broken}")
+    _check_works(works)
     trees = [await tree_of(place.repository, work.sha) for work in works]
+    if design is not None and trees[0] != trees[1]:
+        return await _commits_in_turns(lab, place, works, design, reporter)
     if trees[0] == trees[1]:
         # Trials of the same files are trials of both commits, whichever they were made for.
         made = min(reversed(works), key=lambda work: len(work.todo))
-        await run_interleaved(session, place, [made], reporter, strict=True)
+        await run_interleaved(lab, place, [made], reporter, strict=True)
         sides = [replace(made.side(), name=work.name, sha=work.sha) for work in works]
     else:
-        await run_interleaved(session, place, works, reporter, strict=True)
+        await run_interleaved(lab, place, works, reporter, strict=True)
         sides = [_without_unrecorded(works[0].side()), works[1].side()]
     missing = ""
     if alone and not sides[0].rows and works[0].rows:
@@ -84,21 +97,143 @@ async def compare_commits(
         base=sides[0],
         head=sides[1],
         margin=margin,
-        store=session.store,
+        store=lab.store,
         same_files=trees[0] == trees[1],
         no_base=missing,
     )
 
 
+def _check_works(works: Sequence[CommitTrials]) -> None:
+    """Raise `UsageError` where two commits cannot be compared."""
+    base, head = works
+    if base.sha == head.sha:
+        raise UsageError(
+            f"{base.name} and {head.name} are the same commit {base.sha[:10]}: there is nothing to compare"
+        )
+    for work in works:
+        if work.broken:
+            raise UsageError(f"{work.title}: {work.broken}")
+
+
+async def _commits_in_turns(
+    lab: Services,
+    place: Place,
+    works: Sequence[CommitTrials],
+    design: Design,
+    reporter: Reporter | None,
+) -> Comparison:
+    """Run both commits in turns until their difference is decided."""
+    if len(place.suite.configs) > 1:
+        names = ", ".join(config.name for config in place.suite.configs)
+        raise UsageError(f"commits are compared in turns with one configuration: choose one of {names}")
+    total = 2 * design.look_counts(place.suite)[-1]
+    progress = EvalProgress(reporter, total, [row for work in works for row in work.found.rows.values()])
+    turn = 0
+
+    async def draw(pairs: Sequence[Pair]) -> dict[Pair, PairRows]:
+        nonlocal turn
+        turn += 1  # which commit goes first changes from turn to turn, so that a slow drift falls on both
+        wanted = set(pairs)
+        for work in works if turn % 2 else reversed(works):
+            asks = [ask for ask in work.todo if (ask.scenario.id, ask.epoch) in wanted]
+            await crew.make(work, asks, progress.count)
+        return _paired(pairs, *(work.all_rows for work in works))
+
+    def note(run: SequentialRun) -> None:
+        progress.remark = run.remark
+        progress.tell()
+
+    async with WorkerPool(lab, place, lambda text: None) as crew:
+        await crew.begin(works)
+        sequence, rows = await run_in_turns(design, place.suite, draw, note)
+    lab.store.flush()
+    base, head = (
+        replace(work.side(), rows=tuple(pair[number] for pair in rows.values()))
+        for number, work in enumerate(works)
+    )
+    return Comparison(
+        suite=place.suite,
+        base=base,
+        head=head,
+        margin=design.matters,
+        store=lab.store,
+        sequence=sequence,
+        told=(f"{sequence.headline}.",),
+    )
+
+
+def _paired(pairs: Sequence[Pair], base: Sequence[EvalRow], head: Sequence[EvalRow]) -> dict[Pair, PairRows]:
+    """Return the rows of the pairs that both sides have."""
+    before, after = ({(row.scenario, row.epoch): row for row in rows} for rows in (base, head))
+    return {pair: (before[pair], after[pair]) for pair in pairs if pair in before and pair in after}
+
+
+async def compare_configs_in_turns(
+    lab: Services, suite: str | Path | Suite, base: str, head: str, *, design: Design, **options: Any
+) -> Comparison:
+    """Run two configurations of a suite in turns until their difference is decided; see
+    `Evaluations.compare_in_turns`.
+    """
+    if base == head:
+        raise UsageError(f"{base!r} is compared with another configuration, not with itself")
+    loaded = suite if isinstance(suite, Suite) else load_suite(suite)
+    chosen = loaded.select(**{key: options.get(key) for key in ("scenarios", "families", "tags")})
+    sequence = SequentialRun(design=design, planned=0)
+    rows: dict[Pair, PairRows] = {}
+
+    async def make(
+        lab: Services,
+        ready: PreparedSuite,
+        asks: Sequence[TrialRequest],
+        *,
+        progress: EvalProgress | None,
+        **how: Any,
+    ) -> list[EvalRow]:
+        nonlocal sequence, rows
+        assert progress is not None
+        todo = {(ask.scenario.id, ask.epoch, ask.config.name): ask for ask in asks}
+        made = list(progress.stored)
+        progress.total = 2 * design.look_counts(ready.suite)[-1]
+
+        async def draw(pairs: Sequence[Pair]) -> dict[Pair, PairRows]:
+            wanted = [todo[*pair, name] for pair in pairs for name in (base, head) if (*pair, name) in todo]
+            if wanted:
+                made.extend(await run_trials(lab, ready, wanted, progress=progress, **how))
+            return _paired(pairs, *([row for row in made if row.config == name] for name in (base, head)))
+
+        def note(run: SequentialRun) -> None:
+            progress.remark = run.remark
+            progress.tell()
+
+        sequence, rows = await run_in_turns(design, ready.suite, draw, note)
+        return made[len(progress.stored) :]
+
+    found = await run_suite(
+        lab,
+        suite,
+        epochs=design.epochs(chosen),
+        reuse=True,
+        outside_git=True,
+        make=make,
+        **{"configs": [base, head], **options},
+    )
+    used = replace(found, rows=tuple(row for pair in rows.values() for row in pair))
+    return replace(
+        compare_configs(used, base, head, margin=design.matters),
+        sequence=sequence,
+        told=(*found.run_notes(), f"{sequence.headline}."),
+    )
+
+
 async def _head_alone(
-    session: Session, place: Place, head: str, why: str, reporter: Reporter | None, *, margin: float
+    lab: Services, place: Place, head: str, why: str, reporter: Reporter | None, *, margin: float
 ) -> Comparison:
     """Run the suite at `head`, which has nothing to be compared with."""
-    work = await plan_commit(session, place, head)
-    await run_interleaved(session, place, [work], reporter, strict=True)
+    work = await plan_commit(lab, place, head)
+    await run_interleaved(lab, place, [work], reporter, strict=True)
     nothing = Side(name="no earlier commit", sha="", rows=())
     return Comparison(
-        suite=place.suite, base=nothing, head=work.side(), margin=margin, store=session.store, no_base=why
+        suite=place.suite, base=nothing, head=work.side(), margin=margin, store=lab.store, no_base=why
     )
 
 
@@ -153,15 +288,15 @@ def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin
     )
 
 
-async def _baseline(session: Session, place: Place, head: str) -> str:
+async def _baseline(lab: Services, place: Place, head: str) -> str:
     """Return the hash of the commit that `auto` stands for."""
-    tried = {row.git_sha for row in stored_trials(session.store, suite=place.suite.name)}
+    tried = {row.git_sha for row in stored_trials(lab.store, suite=place.suite.name)}
 
     def has_results(sha: str) -> bool:
         if sha not in tried:
             return False
         first_epoch = plan_trials(place.suite.select(epochs=1), code=sha, git_sha=sha)
-        return len(reusable_rows(session.store, place.suite, first_epoch).rows) == len(first_epoch)
+        return len(reusable_rows(lab.store, place.suite, first_epoch).rows) == len(first_epoch)
 
     commit, _ = await nearest_baseline(place.repository, head, has_results)
     return commit.sha

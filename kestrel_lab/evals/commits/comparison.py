@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.core.drawing.matplotlib_figure import figure_uri
-from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.commits.no_difference import by_construction, same_conversations, unchanged
 from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_difference_by_round, side_by_side
+from kestrel_lab.evals.commits.sequential_compare import SequentialRun, decided_in_turns
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.reports.gate_decisions import (
     GateReport,
@@ -23,9 +23,9 @@ from kestrel_lab.evals.reports.gate_decisions import (
 )
 from kestrel_lab.evals.reports.junit import case_groups, write_junit
 from kestrel_lab.evals.reports.markdown import DIFFERENCE_HEADINGS, comparison_markdown
-from kestrel_lab.evals.reports.pages import Transcripts, render_page, trial_heading
-from kestrel_lab.evals.reports.plots import differences_figure
-from kestrel_lab.evals.reports.result_view import ResultView, write_text
+from kestrel_lab.evals.reports.page_data import interval_row, shown_table
+from kestrel_lab.evals.reports.result_view import ResultView
+from kestrel_lab.evals.reports.suite_page import gate_table, trials_of, write_page
 from kestrel_lab.evals.stats.difference import (
     SAME_CONVERSATIONS,
     SAME_FILES,
@@ -40,10 +40,12 @@ from kestrel_lab.evals.stats.difference import (
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors, Suite
+from kestrel_lab.evals.summaries.best_configuration import format_points, points_text
 from kestrel_lab.evals.summaries.result_table import label_kind, with_unit
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
-from kestrel_lab.views.html.elements import headline_html, paragraph_html, safe_markup, table_html
+from kestrel_lab.views.formatting import format_count
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,6 +102,8 @@ class Comparison(ResultView):
     """Why there is nothing to compare with; empty where there is."""
     told: tuple[str, ...] = ()
     """How the trials were made."""
+    sequence: SequentialRun | None = None
+    """The looks that decided it, where trials were made in turns until one did."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -153,39 +157,104 @@ class Comparison(ResultView):
         return unit_frame(self._flips, columns=columns)
 
     def report(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page: differences, a plot, flips with both transcripts side by side,
-        every trial; returns its path.
+        """Write the page of the comparison: its verdict, what changed sides, both sides of each trial beside
+        each other; returns its path. See `EvalResult.report`.
         """
-        families = ""
-        if len({family for _, family in self._by_family}) > 1:
-            families = f"<h2>Success rate by family</h2>{table_html(*self._cells('family', self._by_family))}"
+        columns = {
+            (config, side.title): self._column(config, side) for config in self._kinds for side in self._sides
+        }
+        rows = [
+            replace(row, config=columns[row.config, side.title]) for side in self._sides for row in side.rows
+        ]
+        pairs = [tuple(columns[config, side.title] for side in self._sides) for config in self._kinds]
         with ExitStack() as opened:
-            transcripts = Transcripts(*self._stores(opened))
-            flipped = []
-            for base, head in self._flipped:
-                kind = "pass → fail" if base.outcome == "pass" else "fail → pass"
-                named = ((f"base {base.git_sha[:10]}", base), (f"head {head.git_sha[:10]}", head))
-                sides = [
-                    transcripts.folded(row, title=f"{name}: {trial_heading(row)}", opened=True)
-                    for name, row in named
-                ]
-                flipped.append((f"{kind}: {head.scenario} · {head.config} · epoch {head.epoch}", sides))
-            html = render_page(
-                "comparison.html",
-                title=self.headline,
-                table=safe_markup(table_html(*self.table()) + families),
-                notes=self._notes(),
-                gates=self.gates() if self.suite.gates else None,
-                differences_figure=figure_uri(differences_figure, self._differences)
-                if self._differences
-                else "",
-                flips=flipped,
-                rest=[
-                    transcripts.folded(row, title=f"{row.git_sha[:10]} · {trial_heading(row)}")
-                    for row in self._not_flipped()
-                ],
+            trials = trials_of(
+                self.suite,
+                rows,
+                *self._stores(opened),
+                columns=[*columns.values()],
+                pairs=[] if self.no_base else pairs,
             )
-        return write_text(path, html)
+            return write_page(path, trials, trials.index(self._title, **self._told_by_page()))
+
+    @property
+    def _sides(self) -> tuple[Side, Side]:
+        return self.base, self.head
+
+    def _column(self, config: str, side: Side) -> str:
+        """Return the name of a column of the page, without the kind of model, which the page adds."""
+        title = side.title.removesuffix(f" ({self._kinds[config]})")
+        return title if len(self._kinds) == 1 else f"{config} · {title}"
+
+    def _told_by_page(self) -> dict[str, Any]:
+        """Return what the page says of a comparison in place of what it says of a suite."""
+        tables: list[Any] = [["Differences", shown_table(self.table())]] if self._differences else []
+        if len({family for _, family in self._by_family}) > 1:
+            tables.append(["Success rate by family", shown_table(self._cells("family", self._by_family))])
+        if self.suite.gates:
+            tables.append(gate_table(self.gates()))
+        told: dict[str, Any] = {
+            "tables": tables,
+            "notes": [*map(sanitize_text, self._notes())],
+        }
+        if self.no_base:
+            return told
+        return told | {
+            "verdict": sanitize_text(self.sentence),
+            "tone": VERDICT_TONES[self.verdict],
+            "plots": [*self._plots()],
+        }
+
+    def _plots(self) -> Iterable[dict[str, Any]]:
+        """Yield plots of the differences: of success rates in points, of other metrics relative to base."""
+        for primary, title in (
+            (True, "Change of the success rate, points"),
+            (False, "Change of other metrics"),
+        ):
+            rows = []
+            for (config, metric), d in self._differences.items():
+                unit = 1.0 if primary else abs(d.base)
+                if (metric == PRIMARY) == primary and unit > 0 and math.isfinite(d.interval.mean):
+                    name = config if primary else f"{config} {metric}" if len(self._kinds) > 1 else metric
+                    found = d.interval.times(1 / unit)
+                    tone = VERDICT_TONES[d.verdict]
+                    if primary:
+                        found = replace(found, low=max(-1.0, found.low), high=min(1.0, found.high))
+                    row = interval_row(name, found.mean, found.low, found.high, tone)
+                    rows.append(row | {"text": found.text(format_points)})
+            if rows:
+                yield {
+                    "kind": "intervals",
+                    "title": f"{title}, 95 % interval",
+                    "unit": "points" if primary else "%",
+                    "signed": True,
+                    "rows": rows,
+                }
+
+    @property
+    def _title(self) -> str:
+        if self.no_base:
+            return self.headline
+        return f"{self.base.title} → {self.head.title}, suite {self.suite.name}"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in sentences: for each configuration which side is better, by how much, how sure that
+        is, and how many trials changed sides.
+        """
+        said = [
+            (f"{self._label(config)}: " if len(self._kinds) > 1 else "")
+            + _verdict_sentence(self.base.title, self.head.title, d)
+            for (config, metric), d in self._differences.items()
+            if metric == PRIMARY
+        ]
+        count, lost = len(self._flipped), sum(base.outcome == "pass" for base, _ in self._flipped)
+        changed = (
+            f"{format_count(count, 'trial')} changed sides, {lost} to fail and {count - lost} to pass."
+            if self._flipped
+            else "No trial changed sides."
+        )
+        return " ".join([*said, changed])
 
     def gates(self) -> GateReport:
         """Decide the suite's gates for `head`, and the verdicts of the comparison: of success rates, and of
@@ -289,13 +358,19 @@ class Comparison(ResultView):
     def _differences(self) -> dict[tuple[str, str], Difference]:
         if self.no_base:
             return {}
-        return compare_rows(
+        found = compare_rows(
             self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files
         )
+        if self.sequence is None:
+            return found
+        return {
+            key: decided_in_turns(d, self.sequence, primary=key[1] == PRIMARY) for key, d in found.items()
+        }
 
     @cached_property
     def _by_family(self) -> dict[tuple[str, str], Difference]:
-        if self.no_base:
+        # The number of trials depends on what was seen, so tests of families would accuse too often.
+        if self.no_base or self.sequence is not None:
             return {}
         return compare_families(
             self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files
@@ -326,12 +401,6 @@ class Comparison(ResultView):
             }
             for base, head in self._flipped
         ]
-
-    def _not_flipped(self) -> list[EvalRow]:
-        """Return the trials that did not flip, of both sides, those that did not pass first."""
-        told = {row.id for pair in self._flipped for row in pair}
-        rest = [row for row in (*self.base.rows, *self.head.rows) if row.id not in told]
-        return sorted(rest, key=lambda row: row.outcome == "pass")
 
     def _stores(self, opened: ExitStack) -> list[SessionStore]:
         """Open the logs of the runs: a commit that brings a kestrel_lab of its own logged its runs apart."""
@@ -535,6 +604,35 @@ def _record(d: Difference) -> dict[str, Any]:
         "high": d.interval.high,
         **told,
     }
+
+
+VERDICT_TONES: Final[dict[Verdict, str]] = {
+    "regression": "bad",
+    "improvement": "good",
+    "stable": "",
+    "inconclusive": "unsure",
+}
+"""Of verdicts on a page."""
+
+
+def _verdict_sentence(base: str, head: str, d: Difference) -> str:
+    if not d.scenarios:
+        return f"{base} and {head} have no scenario in common."
+    of = f" in these {d.scenarios} scenarios" if d.scope == "these scenarios" else ""
+    rates = f"{100 * d.base:.0f} % → {100 * d.head:.0f} % passed ({points_text(d.interval)})"
+    match d.verdict:
+        case "regression":
+            return f"{head} is worse than {base}{of}: {rates}."
+        case "improvement":
+            return f"{head} is better than {base}{of}: {rates}."
+        case "stable":
+            return f"{head} is as good as {base}{of}: {rates}."
+    reach = (
+        f" A change of {100 * d.mde:.0f} points would have been found in four of five such comparisons."
+        if math.isfinite(d.mde) and d.mde <= 1
+        else ""
+    )
+    return f"These trials do not tell whether {head} is better or worse than {base}: {rates}.{reach}"
 
 
 def _difference_cells(metric: str, d: Difference) -> list[str]:

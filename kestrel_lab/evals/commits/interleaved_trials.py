@@ -36,7 +36,7 @@ from kestrel_lab.evals.stored_trials import EvalRow, store_trial
 from kestrel_lab.evals.suite import MOST_EPOCHS, Suite
 from kestrel_lab.evals.suites.cassettes import default_folder, with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 
 AT_ONCE: Final = 8
 """Commits whose processes are kept alive at once."""
@@ -149,7 +149,7 @@ class Place:
 
 
 def suite_with_parts(
-    session: Session,
+    lab: Services,
     suite: str | Path,
     *,
     epochs: int | None,
@@ -171,7 +171,7 @@ def suite_with_parts(
             f"{suite} is not in a git repository, so there are no commits to compare: git init, and commit it"
         )
         raise UsageError(f"{msg} (kestrel eval compare SUITE --arms compares configurations instead)")
-    if not isinstance(session.options.get("model"), str | None) and any(
+    if not isinstance(lab.options.get("model"), str | None) and any(
         not config.model for config in chosen.configs
     ):
         msg = (
@@ -184,7 +184,7 @@ def suite_with_parts(
     )
 
 
-async def plan_commit(session: Session, place: Place, name: str, *, own_suite: bool = False) -> CommitTrials:
+async def plan_commit(lab: Services, place: Place, name: str, *, own_suite: bool = False) -> CommitTrials:
     """Return the trials of the commit `name`, and which of them are stored.
 
     With `own_suite` it is what the commit's own suite file asks for. A commit whose own file is missing or
@@ -193,7 +193,7 @@ async def plan_commit(session: Session, place: Place, name: str, *, own_suite: b
     sha = await commit_of(place.repository, name)
     suite, broken = place.suite, ""
     if own_suite:
-        async with temporary_worktree(place.repository, sha, session.home) as tree:
+        async with temporary_worktree(place.repository, sha, lab.home) as tree:
             try:
                 suite = _as_asked(load_suite(place.inside(tree)), place)
             except UsageError as error:
@@ -203,9 +203,9 @@ async def plan_commit(session: Session, place: Place, name: str, *, own_suite: b
     )
     # What comes from the present checkout is part of what was tried, so stored trials stand only as long as
     # that is the same.
-    code = f"{sha}+{await code_version(place.repository, but=session.home.absolute())}" if newer else sha
+    code = f"{sha}+{await code_version(place.repository, but=lab.home.absolute())}" if newer else sha
     asks = [] if broken else plan_trials(suite, code=code, git_sha=sha)
-    found = reusable_rows(session.store, suite, asks)
+    found = reusable_rows(lab.store, suite, asks)
     return CommitTrials(
         name=name, sha=sha, suite=suite, asks=asks, found=found, own=own_suite, newer=newer, broken=broken
     )
@@ -217,7 +217,7 @@ def _as_asked(suite: Suite, place: Place) -> Suite:
 
 
 async def run_interleaved(
-    session: Session, place: Place, works: Sequence[CommitTrials], reporter: Reporter | None, *, strict: bool
+    lab: Services, place: Place, works: Sequence[CommitTrials], reporter: Reporter | None, *, strict: bool
 ) -> None:
     """Run what is missing; the commits take turns epoch by epoch, and which goes first changes from epoch to
     epoch.
@@ -233,7 +233,7 @@ async def run_interleaved(
         if reporter is not None:
             reporter(len(stored) + sum(len(work.rows) for work in works), total, one_line(text, 200))
 
-    async with WorkerPool(session, place, note) as crew:
+    async with WorkerPool(lab, place, note) as crew:
         await crew.begin([work for work in works if work.todo])
         epochs = sorted({ask.epoch for work in works for ask in work.todo})
         for turn, epoch in enumerate(epochs):
@@ -245,7 +245,7 @@ async def run_interleaved(
                     if strict:
                         raise
                     work.broken = str(error)
-    session.store.flush()
+    lab.store.flush()
 
 
 class WorkerPool:
@@ -255,9 +255,9 @@ class WorkerPool:
     """
 
     def __init__(
-        self, session: Session, place: Place, note: Callable[[str], None], *, epochs: int | None = None
+        self, lab: Services, place: Place, note: Callable[[str], None], *, epochs: int | None = None
     ) -> None:
-        self._session = session
+        self._lab = lab
         self._place = place
         self._note = note
         self._epochs = epochs
@@ -313,7 +313,7 @@ class WorkerPool:
         try:
             await process.make(
                 [ask for ask in asks if ask.scenario.id not in work.skipped],
-                _keeper(self._session, work, on_row),
+                _keeper(self._lab, work, on_row),
             )
         except UsageError as error:
             _, stack = self._alive.pop(work.sha)
@@ -336,10 +336,10 @@ class WorkerPool:
 
     @asynccontextmanager
     async def _started(self, work: CommitTrials) -> AsyncIterator[Worker]:
-        session, place = self._session, self._place
-        async with temporary_worktree(place.repository, work.sha, session.home) as tree:
+        lab, place = self._lab, self._place
+        async with temporary_worktree(place.repository, work.sha, lab.home) as tree:
             environment = await environment_for(
-                place.repository, tree, session.home, lambda text: self._note(f"{work.title}: {text}")
+                place.repository, tree, lab.home, lambda text: self._note(f"{work.title}: {text}")
             )
             suite = (
                 work.suite if self._epochs is None else work.suite.model_copy(update={"epochs": self._epochs})
@@ -347,10 +347,10 @@ class WorkerPool:
             at = place.inside(tree)
             # A commit that brings a kestrel_lab of its own, with its own format of the log, logs its runs
             # apart.
-            home = session.home.absolute()
+            home = lab.home.absolute()
             home = home / "commits" / work.sha[:12] if (tree / "kestrel_lab").exists() else home
             order = {
-                **bench_order(session, suite, at if work.own else place.path, work.sha),
+                **bench_order(lab, suite, at if work.own else place.path, work.sha),
                 "at": str(at),
                 "home": str(home),
                 "newer": work.newer,
@@ -358,7 +358,7 @@ class WorkerPool:
             }
             try:
                 async with _worker(
-                    order, tree, {**session.env, **environment.env}, environment.python, work.title
+                    order, tree, {**lab.env, **environment.env}, environment.python, work.title
                 ) as process:
                     yield process
             except UsageError as error:
@@ -367,7 +367,7 @@ class WorkerPool:
 
 
 def _keeper(
-    session: Session, work: CommitTrials, on_row: Callable[[EvalRow], None]
+    lab: Services, work: CommitTrials, on_row: Callable[[EvalRow], None]
 ) -> Callable[[EvalRow], None]:
     """Return a function that stores each row under the identity that was asked for."""
     asked = {(ask.scenario.id, ask.config.name, ask.epoch): ask for ask in work.asks}
@@ -376,7 +376,7 @@ def _keeper(
         ask = asked[row.scenario, row.config, row.epoch]
         result: dict[str, Json] = {**row.result, "identity": ask.identity.as_json()}
         mine = replace(row, result=result, git_sha=work.sha, key=ask.identity.key)
-        store_trial(session.store, mine)
+        store_trial(lab.store, mine)
         work.rows.append(mine)
         on_row(mine)
 

@@ -23,12 +23,12 @@ from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.metric_values import find_metric
 from kestrel_lab.runtime.options import check_options
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 
 
 @check_options
 async def run_commits(
-    session: Session,
+    lab: Services,
     suite: str | Path,
     commits: str,
     *,
@@ -44,13 +44,13 @@ async def run_commits(
     see `Evaluations.eval_commits`.
     """
     name = find_metric(metric).name
-    place = suite_with_parts(session, suite, configs=configs, epochs=epochs)
+    place = suite_with_parts(lab, suite, configs=configs, epochs=epochs)
     chosen = await commits_in(place.repository, commits, every=every, last=last)
     works = [
-        replace(await plan_commit(session, place, c.sha, own_suite=own_suite), name=c.subject[:40] or c.short)
+        replace(await plan_commit(lab, place, c.sha, own_suite=own_suite), name=c.subject[:40] or c.short)
         for c in chosen
     ]
-    await run_interleaved(session, place, works, reporter, strict=False)
+    await run_interleaved(lab, place, works, reporter, strict=False)
     if all(work.broken for work in works):
         msg = (
             f"none of the {len(works)} commits can be run; {works[-1].title}: "
@@ -68,7 +68,7 @@ async def run_commits(
 
 @check_options
 async def stored_history(
-    session: Session,
+    lab: Services,
     suite: str | Path,
     *,
     commits: str = "",
@@ -80,9 +80,9 @@ async def stored_history(
 ) -> History:
     """Return the stored trials of a suite along commits; see `Evaluations.history`."""
     name = find_metric(metric).name
-    place = suite_with_parts(session, suite, configs=configs, epochs=None)
+    place = suite_with_parts(lab, suite, configs=configs, epochs=None)
     rows, notes = _comparable(
-        stored_trials(session.store, suite=place.suite.name), place.suite, any_version=any_version
+        stored_trials(lab.store, suite=place.suite.name), place.suite, any_version=any_version
     )
     if (
         name in METRICS

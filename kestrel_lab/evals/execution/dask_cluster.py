@@ -37,7 +37,7 @@ from kestrel_lab.evals.stored_trials import EvalRow, store_run
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.tools.builtin import native_tools
 
 _AHEAD: Final = 2
@@ -57,7 +57,7 @@ def on_cluster(address: str) -> MakeTrials:
     """
 
     async def make(
-        session: Session,
+        lab: Services,
         ready: PreparedSuite,
         asks: Sequence[TrialRequest],
         *,
@@ -66,11 +66,11 @@ def on_cluster(address: str) -> MakeTrials:
         eval_run: EvalRun | None = None,
         progress: EvalProgress | None = None,
     ) -> list[EvalRow]:
-        suite = _order(session, ready, asks, kept=keep_in is not None)
-        keeper = Keeper(session.store, on_row, eval_run)
+        suite = _order(lab, ready, asks, kept=keep_in is not None)
+        keeper = Keeper(lab.store, on_row, eval_run)
         if asks:
             async with _dask_client(address) as client:
-                await Dispatch(session, ready, client, suite, keeper, progress).run(asks)
+                await Dispatch(lab, ready, client, suite, keeper, progress).run(asks)
         await keeper.finish()
         return keeper.rows
 
@@ -78,7 +78,7 @@ def on_cluster(address: str) -> MakeTrials:
 
 
 def _order(
-    session: Session, ready: PreparedSuite, asks: Sequence[TrialRequest], *, kept: bool
+    lab: Services, ready: PreparedSuite, asks: Sequence[TrialRequest], *, kept: bool
 ) -> dict[str, Json]:
     """Return the order for the workers; raises `UsageError` for what they could not find on their
     machines.
@@ -88,10 +88,10 @@ def _order(
         raise UsageError("a cluster needs the suite as a file that its workers can read, too")
     # Those with a group are the package's own, which workers have, too.
     own = sorted(
-        {tool.name for tool in session.registry.toolbox if not tool.group}
+        {tool.name for tool in lab.registry.toolbox if not tool.group}
         - {tool.name for tool in native_tools()}
     )
-    options, model = session.options, session.options.get("model")
+    options, model = lab.options, lab.options.get("model")
     middleware, hooks = options["middleware"], options.get("hooks")
     if own or middleware or hooks or not (model is None or isinstance(model, str)):
         given = {f"the tools {', '.join(own)}": own, "middleware": middleware, "hooks": hooks}
@@ -126,7 +126,7 @@ def _order(
             "otherwise cannot be sent"
         )
     return {
-        **bench_order(session, suite, suite.path, code),
+        **bench_order(lab, suite, suite.path, code),
         "cassette": suite.cassette.mode,
         "cassettes": folder,
     }
@@ -177,14 +177,14 @@ class Dispatch:
 
     def __init__(
         self,
-        session: Session,
+        lab: Services,
         ready: PreparedSuite,
         client: Any,
         order: dict[str, Json],
         keeper: Keeper,
         progress: EvalProgress | None,
     ) -> None:
-        self._session, self._ready, self._client = session, ready, client
+        self._lab, self._ready, self._client = lab, ready, client
         self._keeper, self._progress = keeper, progress
         self._waiting: deque[Turn] = deque()
         self._hands = 0
@@ -249,13 +249,11 @@ class Dispatch:
                 await self._client.submit(make_trial, order, key=self.task(ask, attempt), pure=False)
             )
         except KilledWorker as error:
-            return _lost_trial(self._session.store, self._ready, ask, str(error))
+            return _lost_trial(self._lab.store, self._ready, ask, str(error))
         if "refused" in answer:
             raise UsageError(answer["refused"])
         row = EvalRow(**answer["row"])
-        store_run(
-            self._session.store, row.run, [(at, from_json(kind, body)) for at, kind, body in answer["run"]]
-        )
+        store_run(self._lab.store, row.run, [(at, from_json(kind, body)) for at, kind, body in answer["run"]])
         return row
 
 

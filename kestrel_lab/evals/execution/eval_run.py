@@ -121,13 +121,13 @@ def last_eval_run(store: SessionStore, suite: Suite) -> EarlierRun | None:
         before.append(other)
         open_ones.append((their_stored, their_of))
     eval_run = EvalRun(id=name, of=of, by=by, also=tuple(json.loads(also or "[]")))
-    going_on = _is_going_on(store, eval_run, stored)
+    going_on = is_going_on(store, eval_run, stored)
     return EarlierRun(
         eval_run=eval_run, stored=stored, before=tuple(before), most=max(open_ones), going_on=going_on
     )
 
 
-def _is_going_on(store: SessionStore, eval_run: EvalRun, stored: int) -> bool:
+def is_going_on(store: SessionStore, eval_run: EvalRun, stored: int) -> bool:
     """Return whether a session works on it: its lock is held, or its process is alive, which another version
     may have started without a lock.
     """

@@ -33,7 +33,7 @@ from kestrel_lab.models.router import ROUTE, model_router, read_routes
 from kestrel_lab.models.wrapper import ModelWrapper
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.toolboxes import chosen_tools
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.workflows.loader import plan_for
 from kestrel_lab.testing import ScriptedModel, load_script
 from kestrel_lab.tools.tool import Tool, Toolbox
@@ -88,20 +88,20 @@ class PreparedSuite:
 
     @asynccontextmanager
     async def models_for(
-        self, session: Session, scenario: Scenario, config: Config, epoch: int, workspace: Path
+        self, lab: Services, scenario: Scenario, config: Config, epoch: int, workspace: Path
     ) -> AsyncIterator[TrialModels]:
         """Open the models of one trial in `workspace`, with its tape where calls are recorded or replayed."""
         calls = ConversationDigest(workspace)
         if self.recordings is None:
             yield TrialModels(
                 model=calls.around(self.model(config, epoch, self.models[config.name])),
-                resolve=lambda name: calls.around(session.registry.resolve_model(name)),
+                resolve=lambda name: calls.around(lab.registry.resolve_model(name)),
                 grader=lambda name: calls.around(self.graders[name]),
-                ports=session.ports,
+                ports=lab.ports,
                 calls=calls,
             )
             return
-        usual = session.options.get("model")
+        usual = lab.options.get("model")
         by_default = usual if isinstance(usual, str) else usual.name if usual is not None else ""
         with self.recordings.tape(scenario.id, config.name, epoch, workspace) as tape:
             yield TrialModels(
@@ -111,12 +111,12 @@ class PreparedSuite:
                     )
                 ),
                 resolve=lambda name: calls.around(
-                    tape.around(_model_named(session, name, replay=tape.replays), name)
+                    tape.around(_model_named(lab, name, replay=tape.replays), name)
                 ),
                 grader=lambda name: calls.around(
                     tape.around(self.graders[name], name or self.suite.grader or by_default)
                 ),
-                ports=replace(session.ports, now=tape.now),
+                ports=replace(lab.ports, now=tape.now),
                 calls=calls,
                 tape=tape,
             )
@@ -169,7 +169,7 @@ class TunedModel(ModelWrapper):
 
 
 def prepare_suite(
-    session: Session, suite: Suite, *, models: Mapping[str, Model] | None = None, skip_missing: bool = False
+    lab: Services, suite: Suite, *, models: Mapping[str, Model] | None = None, skip_missing: bool = False
 ) -> PreparedSuite:
     """Find and load everything that the suite names; `models` are objects to use for configurations, by name.
 
@@ -190,12 +190,12 @@ def prepare_suite(
     problems: list[str] = []
     for scenario in suite.scenarios:
         try:
-            toolboxes[scenario.id] = _toolbox(session, own, scenario)
-            sources[scenario.id] = workspace_source(suite, scenario, session.home)
+            toolboxes[scenario.id] = _toolbox(lab, own, scenario)
+            sources[scenario.id] = workspace_source(suite, scenario, lab.home)
             for check in scenario.checks:
                 if isinstance(check, ModelGraded | Faithful) and check.model not in graders:
                     graders[check.model] = _chosen(
-                        session, suite, check.model or suite.grader, as_written=True, replay=replay
+                        lab, suite, check.model or suite.grader, as_written=True, replay=replay
                     )
                 elif isinstance(check, PythonCheck) and check.function not in functions:
                     functions[check.function] = load_judge(
@@ -210,7 +210,7 @@ def prepare_suite(
     for config in suite.configs:
         try:
             ways[config.name] = (
-                given.get(config.name) or _model_of_config(session, suite, config, replay=replay),
+                given.get(config.name) or _model_of_config(lab, suite, config, replay=replay),
                 _plan(suite, config),
             )
         except UsageError as error:
@@ -228,13 +228,13 @@ def prepare_suite(
         graders=graders,
         functions=functions,
         config_tools={
-            config.name: _tools_named(own, session, config.tools, f"configuration {config.name!r}")
+            config.name: _tools_named(own, lab, config.tools, f"configuration {config.name!r}")
             for config in suite.configs
             if config.tools is not None
         },
         recordings=Recordings.of(
             suite,
-            session.env,
+            lab.env,
             needed=any(
                 model.kind == "real" for model in (*graders.values(), *(model for model, _ in ways.values()))
             ),
@@ -260,18 +260,18 @@ def _instructions(suite: Suite) -> str:
     )
 
 
-def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Toolbox:
+def _toolbox(lab: Services, own: dict[str, Tool], scenario: Scenario) -> Toolbox:
     if scenario.environment is not None:
         return Toolbox()  # each trial has tools of its own
     if scenario.tools is None:
-        native = {tool.name: tool for tool in session.registry.toolbox}
+        native = {tool.name: tool for tool in lab.registry.toolbox}
         reading = {
             name: tool
             for name, tool in native.items()
             if tool.danger is Danger.SAFE and tool.effect == "pure" and not tool.group
         }
         return Toolbox((reading | own).values())
-    return _tools_named(own, session, scenario.tools, f"scenario {scenario.id!r}")
+    return _tools_named(own, lab, scenario.tools, f"scenario {scenario.id!r}")
 
 
 def _refuse_mixed(suite: Suite) -> None:
@@ -300,11 +300,11 @@ def _refuse_mixed(suite: Suite) -> None:
             )
 
 
-def _tools_named(own: dict[str, Tool], session: Session, names: tuple[str, ...], who: str) -> Toolbox:
+def _tools_named(own: dict[str, Tool], lab: Services, names: tuple[str, ...], who: str) -> Toolbox:
     try:
-        names = tuple(session.mcp.named(names))
+        names = tuple(lab.mcp.named(names))
         return chosen_tools(
-            Toolbox(({tool.name: tool for tool in session.registry.toolbox} | own).values()), names
+            Toolbox(({tool.name: tool for tool in lab.registry.toolbox} | own).values()), names
         )
     except UsageError as error:
         raise UsageError(f"{who}: {error}") from error
@@ -316,13 +316,13 @@ def _plan(suite: Suite, config: Config) -> str | Path | None:
     return path
 
 
-def _model_of_config(session: Session, suite: Suite, config: Config, *, replay: bool) -> Model:
-    choose = partial(_chosen, session, suite, replay=replay)
+def _model_of_config(lab: Services, suite: Suite, config: Config, *, replay: bool) -> Model:
+    choose = partial(_chosen, lab, suite, replay=replay)
     return model_router(config.routes, choose) if config.routes else choose(config.model)
 
 
 def _chosen(
-    session: Session, suite: Suite, model: str, *, as_written: bool = False, replay: bool = False
+    lab: Services, suite: Suite, model: str, *, as_written: bool = False, replay: bool = False
 ) -> Model:
     """Return the model; a script is named by its whole path, by which its runs find it again, or `as_written`
     in the suite.
@@ -335,21 +335,21 @@ def _chosen(
         return load_script(suite.resolve(model.removeprefix(_SCRIPTED)), name=model if as_written else "")
     if model.startswith(f"{ROUTE}:"):
         return read_routes(
-            suite.resolve(model.removeprefix(f"{ROUTE}:")), partial(_chosen, session, suite, replay=replay)
+            suite.resolve(model.removeprefix(f"{ROUTE}:")), partial(_chosen, lab, suite, replay=replay)
         )
     if model.startswith(f"{ROUTER}:"):
         return learned_model(
             suite.resolve(model.removeprefix(f"{ROUTER}:")),
-            partial(_chosen, session, suite, replay=replay),
+            partial(_chosen, lab, suite, replay=replay),
             default_embedder(),
         )
-    return _model_named(session, model, replay=replay)
+    return _model_named(lab, model, replay=replay)
 
 
-def _model_named(session: Session, name: str, *, replay: bool) -> Model:
+def _model_named(lab: Services, name: str, *, replay: bool) -> Model:
     """Return the model of that name; a replay needs no key and no extra, so only a model that was given is
     used there.
     """
     if not replay or name.startswith(_SCRIPTED):
-        return session.registry.resolve_model(name or None)
-    return session.registry.given_model(name or None) or AbsentModel(name=name)
+        return lab.registry.resolve_model(name or None)
+    return lab.registry.given_model(name or None) or AbsentModel(name=name)

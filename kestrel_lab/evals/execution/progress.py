@@ -45,6 +45,10 @@ class EvalProgress:
         """
         self.running = 0
         """Trials under way."""
+        self.stored = stored
+        """Trials that were there before."""
+        self.remark = ""
+        """What is known so far, where something decides while trials are made."""
         self._reporter, self._supervisor, self._clock = reporter, supervisor, clock
         self.total = total
         """Trials there will be; may change where a budget decides."""
@@ -86,7 +90,7 @@ class EvalProgress:
         )
         passed = self._clock() - self._began
         if passed < _SETTLED_S:
-            return outcomes
+            return " · ".join(filter(None, (outcomes, self.remark)))
         parts = [outcomes if self._made else self._notice or outcomes]
         if self._made:
             rate = (len(self._lately) - 1) / max(self._clock() - self._lately[0], 1e-6)
@@ -99,6 +103,7 @@ class EvalProgress:
         parts.append(f"cost {format_lower_bound(cost)}" if self._unpriced else cost)
         parts.append(f"{self.running} trials at once" if self.running > 1 else "")
         parts += [] if self._supervisor is None else slowed_endpoints(self._supervisor)
+        parts.append(self.remark)
         return " · ".join(part for part in parts if part)
 
     @asynccontextmanager

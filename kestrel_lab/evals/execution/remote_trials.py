@@ -33,10 +33,10 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.approvals.scope import rules_as_json, rules_from_json
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 
 
-def bench_order(session: Session, suite: Suite, file: Path, sha: str) -> dict[str, Json]:
+def bench_order(lab: Services, suite: Suite, file: Path, sha: str) -> dict[str, Json]:
     """Return what a worker needs to know of a session and of the suite in `file`, whose code is at commit
     `sha`.
 
@@ -44,19 +44,19 @@ def bench_order(session: Session, suite: Suite, file: Path, sha: str) -> dict[st
     is now.
     """
     usual = Limits().as_json()
-    model = session.options.get("model")
+    model = lab.options.get("model")
     return {
         "suite": str(file),
         "sha": sha,
         "configs": [config.name for config in suite.configs],
         "model": model if isinstance(model, str) else None,
-        "provider": session.options.get("provider"),
-        "api_base": session.options.get("api_base"),
-        "limits": {name: value for name, value in session.limits.as_json().items() if value != usual[name]},
-        "sandbox": session.sandbox.name,
-        "network": session.sandbox.network,
-        "rules": [*rules_as_json(session.rules)],
-        "containment": session.options["containment"],
+        "provider": lab.options.get("provider"),
+        "api_base": lab.options.get("api_base"),
+        "limits": {name: value for name, value in lab.limits.as_json().items() if value != usual[name]},
+        "sandbox": lab.sandbox.name,
+        "network": lab.sandbox.network,
+        "rules": [*rules_as_json(lab.rules)],
+        "containment": lab.options["containment"],
     }
 
 
@@ -64,7 +64,7 @@ def bench_order(session: Session, suite: Suite, file: Path, sha: str) -> dict[st
 class TrialBench:
     """A session and a prepared suite, as an order describes them, that run trials for another process."""
 
-    session: Session
+    lab: Services
     ready: PreparedSuite
     asks: Mapping[tuple[str, str], TrialRequest]
     """The trials of the first epoch, by scenario and configuration."""
@@ -82,7 +82,7 @@ class TrialBench:
             loaded = loaded.model_copy(update={"otherwise": load_suite(order["suite"])})
         suite = with_cassette(loaded, order.get("cassette"), order.get("cassettes"))
         suite = suite.select(configs=order["configs"], epochs=1)
-        session = Session(
+        lab = Services(
             home,
             order["model"],
             provider=order["provider"],
@@ -94,14 +94,12 @@ class TrialBench:
             rules=rules_from_json(order.get("rules", [])),
         )
         try:
-            ready = prepare_suite(session, suite, skip_missing=skip_missing)
+            ready = prepare_suite(lab, suite, skip_missing=skip_missing)
         except BaseException:
-            session.close()
+            lab.close()
             raise
         asks = plan_trials(suite, code=order["sha"], git_sha=order["sha"])
-        return cls(
-            session=session, ready=ready, asks={(ask.scenario.id, ask.config.name): ask for ask in asks}
-        )
+        return cls(lab=lab, ready=ready, asks={(ask.scenario.id, ask.config.name): ask for ask in asks})
 
 
 # A worker of a Dask cluster.
@@ -131,8 +129,8 @@ def make_trial(request: str) -> str:
 
 
 async def _row_and_run(bench: TrialBench, ask: TrialRequest) -> str:
-    row = await run_trial(bench.session, bench.ready, ask)
-    store = bench.session.store
+    row = await run_trial(bench.lab, bench.ready, ask)
+    store = bench.lab.store
     store.flush()
     records = [[record.at, record.event.type, to_json(record.event)] for record in store.records(row.run)]
     return json.dumps({"row": asdict(row), "run": records})
@@ -190,11 +188,11 @@ async def _serve(send: _Send) -> None:
                 bench.asks[scenario, config].at(epoch=epoch) for scenario, config, epoch in json.loads(line)
             ]
             await run_trials(
-                bench.session, bench.ready, asks, on_row=lambda row: send({"row": asdict(row)}), store=False
+                bench.lab, bench.ready, asks, on_row=lambda row: send({"row": asdict(row)}), store=False
             )
             send({"done": len(asks)})
     finally:
-        bench.session.close()
+        bench.lab.close()
 
 
 def _own_output() -> _Send:

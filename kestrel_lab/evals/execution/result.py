@@ -22,9 +22,9 @@ from kestrel_lab.evals.reports.gate_decisions import (
 from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
 from kestrel_lab.evals.reports.junit import case_groups, write_junit
 from kestrel_lab.evals.reports.markdown import result_markdown
-from kestrel_lab.evals.reports.pages import report_page
 from kestrel_lab.evals.reports.plots import configs_figure, families_figure
-from kestrel_lab.evals.reports.result_view import ResultView, write_text
+from kestrel_lab.evals.reports.result_view import ResultView
+from kestrel_lab.evals.reports.suite_page import write_suite_page
 from kestrel_lab.evals.stats.pass_at_k import pass_rates
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
@@ -186,12 +186,14 @@ class EvalResult(LabelledResult, ResultView):
         )
 
     def report(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page with tables, plots and the transcript of each trial, as far as
-        there is room; returns its path.
+        """Write the page of the suite: a verdict, a matrix of scenarios and configurations, each trial with
+        its checks and transcript; returns its path.
+
+        It is one HTML file that needs neither network nor server; above 20 MB the trials lie in the folder
+        `NAME_trials` beside it.
         """
-        return write_text(
-            path, report_page(self.suite, self.rows, self.store, self.gates() if self.suite.gates else None)
-        )
+        gates = self.gates() if self.suite.gates else None
+        return write_suite_page(path, self.suite, self.rows, self.store, gates=gates)
 
     def gates(self) -> GateReport:
         """Decide the suite's gates; the verdict is `broken` when it declares none."""

@@ -40,7 +40,7 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.version import RELEASE
 from kestrel_lab.models.wrapper import prepare_models
 from kestrel_lab.runtime.options import takes_options
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.supervision.model_guard import limit_concurrency
 
 # Finished trials on their way into the log: each is stored at once, and nobody is told of one before it is on
@@ -101,7 +101,7 @@ class MakeTrials(Protocol):
 
     async def __call__(
         self,
-        session: Session,
+        lab: Services,
         ready: PreparedSuite,
         asks: Sequence[TrialRequest],
         *,
@@ -116,7 +116,7 @@ class MakeTrials(Protocol):
 
 @takes_options(EvalOptions)
 async def run_suite(
-    session: Session, suite: str | Path | Suite, *, make: MakeTrials | None = None, **options: Any
+    lab: Services, suite: str | Path | Suite, *, make: MakeTrials | None = None, **options: Any
 ) -> EvalResult:
     """Run every scenario of a suite file, or a suite, with every configuration, and return one row per trial.
 
@@ -140,18 +140,18 @@ async def run_suite(
             "retry_errors": chosen.retry_errors if asked.retry_errors is None else asked.retry_errors,
         }
     )
-    await start_servers(session, chosen)
-    ready = prepare_suite(session, chosen, models=models)
-    code = await code_version(chosen.root, but=session.home.absolute())
+    await start_servers(lab, chosen)
+    ready = prepare_suite(lab, chosen, models=models)
+    code = await code_version(chosen.root, but=lab.home.absolute())
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
     reuse = asked.reuse and not models
     found, eval_run, notice = begin_eval_run(
-        session.store, chosen, asks, reuse=reuse, resume=asked.resume, outside_git=asked.outside_git
+        lab.store, chosen, asks, reuse=reuse, resume=asked.resume, outside_git=asked.outside_git
     )
     hopeless = gates_out_of_reach(chosen)
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
-    before = rate_limit_counts(session.supervisor)
+    before = rate_limit_counts(lab.supervisor)
     shown = "; ".join(filter(None, [*hopeless, notice]))
     progress = EvalProgress(
         asked.reporter,
@@ -159,13 +159,13 @@ async def run_suite(
         rows,
         notice=shown,
         count_errors=chosen.count_errors,
-        supervisor=session.supervisor,
+        supervisor=lab.supervisor,
     )
-    with eval_run.at_work(session.store):
+    with eval_run.at_work(lab.store):
         async with progress.ticking():
-            keep_in = session.home / "trials" if asked.keep else None
+            keep_in = lab.home / "trials" if asked.keep else None
             made = await (make or run_trials)(
-                session,
+                lab,
                 ready,
                 todo,
                 on_row=progress.count,
@@ -179,7 +179,7 @@ async def run_suite(
         notice,
         f"{again} trials broke and were made again: see column attempts" if again else "",
     ]
-    notes += slowdowns_since(session.supervisor, before)
+    notes += slowdowns_since(lab.supervisor, before)
     if rows and not str(code) and reuse:
         notes.append(
             "the suite is in no git commit: its stored trials count as they are, whatever the code was "
@@ -188,19 +188,19 @@ async def run_suite(
     return EvalResult(
         suite=chosen,
         rows=sort_rows(asks, [*rows, *made]),
-        store=session.store,
+        store=lab.store,
         stored=frozenset(row.id for row in rows),
         why=found.why,
         notes=tuple(note for note in notes if note),
     )
 
 
-async def start_servers(session: Session, suite: Suite) -> None:
+async def start_servers(lab: Services, suite: Suite) -> None:
     """Start the MCP servers whose tools the suite names; raises the error of one that does not start."""
     with suppress(UsageError):  # a name that is unknown is told by `prepare_suite`, with where it is
         lists = [*(one.tools for one in suite.scenarios), *(one.tools for one in suite.configs)]
         named = [name for names in lists for name in names or ()]
-        for error in (await session.mcp.start_first(session.mcp.unstarted(named))).values():
+        for error in (await lab.mcp.start_first(lab.mcp.unstarted(named))).values():
             raise error
 
 
@@ -284,7 +284,7 @@ def asks_for(
 
 
 async def run_trials(
-    session: Session,
+    lab: Services,
     ready: PreparedSuite,
     asks: Sequence[TrialRequest],
     *,
@@ -306,7 +306,7 @@ async def run_trials(
     }
     free = asyncio.Semaphore(ready.suite.concurrency)
     await prepare_models(ready.models.values())  # what a process loads once is no trial's time
-    keeper = Keeper(session.store if store else None, on_row, eval_run)
+    keeper = Keeper(lab.store if store else None, on_row, eval_run)
 
     async def work(queue: deque[Turn]) -> None:
         while queue:
@@ -315,7 +315,7 @@ async def run_trials(
                     return
                 ask, earlier = queue.popleft()
                 with count_running(progress):
-                    row = await run_trial(session, ready, ask, keep_in=keep_in)
+                    row = await run_trial(lab, ready, ask, keep_in=keep_in)
             if row.outcome == "error" and len(earlier) < ready.suite.retry_errors:
                 queue.append((ask, (*earlier, row)))
             else:
@@ -325,7 +325,7 @@ async def run_trials(
         with ExitStack() as bounds:
             for config in ready.suite.configs:
                 most = min(config.concurrency or ready.suite.concurrency, ready.suite.concurrency)
-                bounds.enter_context(limit_concurrency(ready.models[config.name], session.supervisor, most))
+                bounds.enter_context(limit_concurrency(ready.models[config.name], lab.supervisor, most))
             async with asyncio.TaskGroup() as group:
                 for config in ready.suite.configs:
                     queue = waiting[config.name]

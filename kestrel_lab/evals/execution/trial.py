@@ -44,7 +44,8 @@ from kestrel_lab.runtime.context.dependencies import NoMemory
 from kestrel_lab.runtime.operations.intake import conversation_plan
 from kestrel_lab.runtime.options import guidance_names
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
+from kestrel_lab.runtime.start import start
 from kestrel_lab.runtime.supervision.model_guard import guard_model
 from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.tools.files.workspace import Workspace
@@ -123,7 +124,7 @@ class TrialRequest:
 
 
 async def run_trial(
-    session: Session, ready: PreparedSuite, ask: TrialRequest, *, keep_in: Path | None = None
+    lab: Services, ready: PreparedSuite, ask: TrialRequest, *, keep_in: Path | None = None
 ) -> EvalRow:
     """Run the scenario, judge and measure the run.
 
@@ -134,7 +135,7 @@ async def run_trial(
     environment = None if scenario.environment is None else scenario.environment.open()
     toolbox = ready.toolbox(scenario, config) if environment is None else Toolbox(environment.tools)
     only_pure = not (scenario.before or config.learning) and all(tool.effect == "pure" for tool in toolbox)
-    named = ready.suite.guidance_paths.union(guidance_names(session.options["guidance_files"]))
+    named = ready.suite.guidance_paths.union(guidance_names(lab.options["guidance_files"]))
     async with (
         trial_workspace(
             scenario,
@@ -144,19 +145,20 @@ async def run_trial(
             guidance=config.guidance,
             named=named,
         ) as workspace,
-        ready.models_for(session, scenario, config, ask.epoch, workspace.root) as models,
+        ready.models_for(lab, scenario, config, ask.epoch, workspace.root) as models,
     ):
         ports = (
             replace(models.ports, abstain=None)
             if config.learning
             else replace(models.ports, memory=NoMemory(), abstain=None)
         )
-        turns, bounds = (scenario.goal, *scenario.turns), ready.limits(scenario, config, session.limits)
+        turns, bounds = (scenario.goal, *scenario.turns), ready.limits(scenario, config, lab.limits)
         if config.learning:
             await store_seed_notes(ports.memory, scenario.notes, str(workspace.root))
 
         def begin(goal: str) -> Run:
-            return session.start(
+            return start(
+                lab,
                 goal,
                 model=models.model,
                 tools=toolbox,
@@ -164,7 +166,7 @@ async def run_trial(
                 workspace=workspace,
                 approve=scenario.policy,
                 approver=None if environment is None else environment.approver,
-                containment=scenario.containment or session.options["containment"],
+                containment=scenario.containment or lab.options["containment"],
                 verify=config.verify or "off",
                 form=config.form or "none",
                 instructions=ready.told(scenario, config),
@@ -179,12 +181,12 @@ async def run_trial(
                 output=scenario.output or None,
             )
 
-        run, broke = await _run_earlier_tasks(session, ask, begin, workspace)
+        run, broke = await _run_earlier_tasks(lab, ask, begin, workspace)
         if run is None or not broke:
             run = begin(scenario.goal)
             broke = await _finish(run)
         # Everything is on disk when a wait ends; `Run.records` would make the disk wait once more.
-        records = tuple(session.store.records(run.id))
+        records = tuple(lab.store.records(run.id))
         judged = (
             _Judged(outcome="error", reason=broke)
             if broke
@@ -198,11 +200,11 @@ async def run_trial(
                     workspace=workspace.root,
                     expected=scenario.expected,
                     grader=lambda name: guard_model(
-                        models.grader(name), session.supervisor, _ignore_wait, call_s=bounds.model_seconds
+                        models.grader(name), lab.supervisor, _ignore_wait, call_s=bounds.model_seconds
                     ),
                     function=ready.functions.__getitem__,
                     environment=environment,
-                    sandbox=session.sandbox,
+                    sandbox=lab.sandbox,
                     read_only=workspace.read_only,
                 ),
             )
@@ -267,7 +269,7 @@ async def _finish(run: Run) -> str:
 
 
 async def _run_earlier_tasks(
-    session: Session, ask: TrialRequest, begin: Callable[[str], Run], place: Workspace
+    lab: Services, ask: TrialRequest, begin: Callable[[str], Run], place: Workspace
 ) -> tuple[Run | None, str]:
     """Run the tasks that come before the scenario's goal; returns the last of these runs, if any, and what
     broke.
@@ -282,14 +284,14 @@ async def _run_earlier_tasks(
                 f"a task before it did not end ({one_line(goal, 60)}): {broke or run.reason or run.status}",
             )
         if ask.config.learning:
-            await asyncio.to_thread(_keep_macros, session, place)
+            await asyncio.to_thread(_keep_macros, lab, place)
     return run, ""
 
 
-def _keep_macros(session: Session, place: Workspace) -> None:
+def _keep_macros(lab: Services, place: Workspace) -> None:
     """Save the macros that runs in a workspace suggest: the suite's author wants them by `learning`."""
-    macros = WorkspaceMacros(session, place.root)
-    session.store.flush()
+    macros = WorkspaceMacros(lab, place.root)
+    lab.store.flush()
     for proposal in macros.proposals():
         macros.save(proposal.macro)
 

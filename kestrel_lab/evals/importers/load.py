@@ -40,7 +40,7 @@ from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import COLUMNS, summary_table
 from kestrel_lab.evals.summaries.streaming_summary import Reducer
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import TableView
@@ -143,7 +143,7 @@ class ImportResult(TableView):
 
 
 async def import_runs(
-    session: Session,
+    lab: Services,
     paths: Sequence[str | Path | Sequence[str | Path]],
     *,
     suite: str | Path | Suite | None = None,
@@ -151,10 +151,8 @@ async def import_runs(
 ) -> ImportResult:
     """Import what other tools recorded; see `Evaluations.import_runs`."""
     files = _files(paths)
-    judge = (
-        None if suite is None else Judge(session, suite if isinstance(suite, Suite) else load_suite(suite))
-    )
-    work = _Import(session, judge)
+    judge = None if suite is None else Judge(lab, suite if isinstance(suite, Suite) else load_suite(suite))
+    work = _Import(lab, judge)
     sizes = [path.stat().st_size for path in files]
     data: list[dict[str, Any]] = []
     done, began = 0, time.monotonic()
@@ -172,15 +170,15 @@ async def import_runs(
             work.broken.append(Broken(shown_path(path), str(error).removeprefix(f"{shown_path(path)}: ")))
         done += size
         tell()
-    session.store.flush()
+    lab.store.flush()
     if work.broken and not work.runs and not data:
         raise UsageError("\n".join(map(str, work.broken[: 2 * _TOLD])))
     return work.imported(data)
 
 
 class _Import:
-    def __init__(self, session: Session, judge: Judge | None) -> None:
-        self._session, self._judge = session, judge
+    def __init__(self, lab: Services, judge: Judge | None) -> None:
+        self._lab, self._judge = lab, judge
         self.runs: dict[str, None] = {}
         self.broken: list[Broken] = []
         self._added = 0
@@ -224,22 +222,22 @@ class _Import:
         if found.run_id in self.runs:
             return
         self.runs[found.run_id] = None
-        self._added += store_run(self._session.store, found.run_id, events)
+        self._added += store_run(self._lab.store, found.run_id, events)
         if self._judge is not None and scenario is None:
             self._unfit += 1
         elif scenario is None and found.scores is None:
             self._unjudged += not found.summary
         else:
             await self._trial(found, row, events, scenario)
-        if self._session.store.backlog > _QUEUED:
-            await asyncio.wrap_future(self._session.store.on_disk())
+        if self._lab.store.backlog > _QUEUED:
+            await asyncio.wrap_future(self._lab.store.on_disk())
 
     async def _trial(
         self, found: Recording, made: EvalRow, events: list[tuple[float, Event]], scenario: Scenario | None
     ) -> None:
         suite_hash = None if self._judge is None else self._judge.suite_hash
         name = f"t{content_key(found.run_id, found.suite, suite_hash)[:16]}"
-        row = next(iter(trials_by_ids(self._session.store, [name])), None)
+        row = next(iter(trials_by_ids(self._lab.store, [name])), None)
         if row is None:
             row = replace(made, id=name)
             if self._judge is not None and scenario is not None:
@@ -248,7 +246,7 @@ class _Import:
                     for n, (at, event) in enumerate(events, 1)
                 ]
                 row, _ = await self._judge.judged(row, scenario, records)
-            store_trial(self._session.store, row)
+            store_trial(self._lab.store, row)
         self._rows.setdefault(row.suite, {})[row.id] = row
         self._goals[row.suite, row.scenario] = found.goal
         if found.format == "inspect":
@@ -259,7 +257,7 @@ class _Import:
         import pandas as pd
 
         results = {
-            name: EvalResult(suite=self._suite(name), rows=tuple(rows.values()), store=self._session.store)
+            name: EvalResult(suite=self._suite(name), rows=tuple(rows.values()), store=self._lab.store)
             for name, rows in self._rows.items()
         }
         notes = (

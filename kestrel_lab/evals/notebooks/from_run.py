@@ -15,7 +15,7 @@ from kestrel_lab.core.sanitize import escape_surrogates, sanitize_text, shown_fo
 from kestrel_lab.evals.reports.markdown import code_span
 from kestrel_lab.language.numbers import number_origins
 from kestrel_lab.runtime.recomputation import CodeCall, Turn, needed_names, turns_of
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT
 
 OWNER: Final = "kestrel"
@@ -63,7 +63,7 @@ def _count_text(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def notebook_of(session: Session, run_id: str) -> RunNotebook:
+def notebook_of(lab: Services, run_id: str) -> RunNotebook:
     """Return the notebook of the conversation that a run ends; see `Evaluations.notebook_from`.
 
     Each call of `run_python` or `run_cell` that had its effect is a code cell, with the recorded output.
@@ -72,7 +72,7 @@ def notebook_of(session: Session, run_id: str) -> RunNotebook:
     """
     from nbformat.v4 import new_notebook
 
-    turns = turns_of(session.store, run_id)
+    turns = turns_of(lab.store, run_id)
     calls = [call for turn in turns for call in turn.calls]
     needs = needed_names(calls)
     cells = _Cells()

@@ -18,10 +18,11 @@ from kestrel_lab.core.drawing.matplotlib_figure import (
 )
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line, sanitize_text
-from kestrel_lab.evals.gate_bounds import SUCCESS, is_share
+from kestrel_lab.evals.gate_bounds import is_share
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.stats.difference import Difference, Verdict
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
+from kestrel_lab.evals.stats.sequential import Look
 from kestrel_lab.evals.summaries.metric_values import ObservedMetric
 from kestrel_lab.evals.summaries.result_table import label_kind, with_unit
 
@@ -208,20 +209,6 @@ EFFECT_WORDS: Final[dict[Verdict, str]] = {
 """What a verdict says of a part of a file: `no difference` where the whole interval is within the margin."""
 
 
-def differences_figure(differences: Mapping[tuple[str, str], Difference]) -> Figure:
-    """Differences with their intervals, coloured by verdict: success rates in points, other metrics as a
-    share of the base.
-    """
-    rates = {key: d for key, d in differences.items() if key[1] == SUCCESS}
-    others = {key: d for key, d in differences.items() if key[1] != SUCCESS and d.base}
-    figure = shown_figure()(figsize=(12, 1.4 + 0.3 * max(3, len(rates), len(others))), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(2, 3))
-    _differences(left, rates, dict.fromkeys(rates, 1.0), "change of the success rate, points")
-    _differences(right, others, {key: abs(d.base) for key, d in others.items()}, "change, % of the base")
-    _name_colours(figure, left, {verdict: verdict for verdict in _COLOURS})
-    return figure
-
-
 def effects_figure(
     title: str, names: Sequence[str], found: Sequence[Difference], others: Mapping[str, Sequence[Interval]]
 ) -> Figure:
@@ -257,21 +244,32 @@ def effects_figure(
     return figure
 
 
-def _differences(
-    axes: Axes,
-    found: Mapping[tuple[str, str], Difference],
-    units: Mapping[tuple[str, str], float],
-    title: str,
-) -> None:
-    for place, (key, d) in enumerate(found.items()):
-        _bars(
-            axes, [place], [d.interval.times(100 / units[key])], fmt="o", capsize=3, color=_COLOURS[d.verdict]
+def sequence_figure(looks: Sequence[Look], *, matters: float, planned: int) -> Figure:
+    """The difference after each look with the interval that holds at all looks together, over the pairs of
+    trials so far; what is smaller than `matters` is shaded.
+    """
+    figure = shown_figure()(figsize=(7.5, 3.4), layout="constrained")
+    axes = figure.subplots()
+    axes.axhspan(-100 * matters, 100 * matters, color="0.9", zorder=0, label="smaller than matters")
+    axes.axhline(0, color="0.6", linewidth=1, zorder=1)
+    shown = [one for one in looks if not math.isnan(one.interval.mean)]
+    for one in shown:
+        mean, low, high = (
+            100 * one_of for one_of in (one.interval.mean, one.interval.low, one.interval.high)
         )
-    several = len({config for config, _ in found}) > 1
-    names = [f"{config} {metric}" if several or metric == SUCCESS else metric for config, metric in found]
-    _rows(axes, [escape_mathtext(wrap_label(name)) for name in names])
-    axes.axvline(0, color="0.6", linewidth=1, zorder=0)
-    axes.set_xlabel(title)
+        colour = _COLOURS[one.verdict]
+        axes.errorbar(
+            [one.pairs], [mean], yerr=[[mean - low], [high - mean]], fmt="o", capsize=4, color=colour
+        )
+    axes.plot([one.pairs for one in shown], [100 * one.interval.mean for one in shown], color="0.5", zorder=1)
+    open_ended = any(math.isnan(one.fraction) for one in looks)
+    axes.set_xlim(0, 1.03 * (max(one.pairs for one in looks) if open_ended else planned))
+    axes.set_xlabel("pairs of trials")
+    axes.set_ylabel("head − base, points")
+    axes.set_title(f"verdict after {shown[-1].pairs} pairs: {shown[-1].verdict}" if shown else "no look yet")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", fontsize=8)
+    return figure
 
 
 def _rates(axes: Axes, summaries: Sequence[dict[str, Any]], labels: Sequence[str]) -> None:

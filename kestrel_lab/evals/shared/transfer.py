@@ -30,7 +30,7 @@ from kestrel_lab.evals.stored_trials import (
 )
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.user import user_name
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import blocking_twin
 from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import TableView
@@ -132,8 +132,8 @@ class SharedResults:
     Both add what is not there, and change nothing.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, lab: Services) -> None:
+        self._lab = lab
 
     async def push(
         self,
@@ -156,14 +156,14 @@ class SharedResults:
         """
         from kestrel_lab.evals.shared.database import opened_results
 
-        store = self._session.store
+        store = self._lab.store
         store.flush()
         stored = dict(store.query("SELECT suite, count(*) FROM eval_runs GROUP BY suite ORDER BY suite"))
         work = _Work(
-            self._session,
+            self._lab,
             "push",
             url,
-            _suite_names(suites, stored, f"in {self._session.home}"),
+            _suite_names(suites, stored, f"in {self._lab.home}"),
             stored,
             reporter,
             runs,
@@ -204,7 +204,7 @@ class SharedResults:
         async with opened_results(url) as results:
             there = {} if results.empty else await results.suites()
             names = _suite_names(suites, there, f"on {shown_url(url)}")
-            work = _Work(self._session, "pull", url, names, there, reporter, runs, dry_run)
+            work = _Work(self._lab, "pull", url, names, there, reporter, runs, dry_run)
             with _scratch(runs and not dry_run) as scratch:
                 for suite in names:
                     for page in work.pages(suite, await results.ids(suite)):
@@ -217,7 +217,7 @@ class SharedResults:
 
 @dataclass(slots=True)
 class _Work:
-    session: Session
+    lab: Services
     way: str
     url: str
     names: Sequence[str]
@@ -260,12 +260,12 @@ class _Work:
         """Push one page."""
         from kestrel_lab.evals.shared.shared_trials import redact_scores, scores_digest
 
-        here = self._outgoing(trials_by_ids(self.session.store, ids))
+        here = self._outgoing(trials_by_ids(self.lab.store, ids))
         there = {} if results.empty else await results.digests(list(here))
         new = [row for row in here.values() if row.id not in there]
         here = self._same(here, there)
         scores = list(
-            self._in_order(redact_scores, later_scores(self.session.store, list(here)), self.session.redactor)
+            self._in_order(redact_scores, later_scores(self.lab.store, list(here)), self.lab.redactor)
         )
         judged = await results.scored(list(here)) if there else set()
         scores = [one for one in scores if (one.trial, scores_digest(one)) not in judged]
@@ -286,7 +286,7 @@ class _Work:
         """Pull one page."""
         from kestrel_lab.evals.shared.shared_trials import checked_scores, checked_trial
 
-        store = self.session.store
+        store = self.lab.store
         mine = trials_by_ids(store, ids)
         stored = {row.id for row in mine}
         here = self._outgoing(mine)
@@ -316,7 +316,7 @@ class _Work:
     def _outgoing(self, rows: Iterable[EvalRow]) -> dict[str, EvalRow]:
         from kestrel_lab.evals.shared.shared_trials import redact_trial
 
-        return {row.id: row for row in self._in_order(redact_trial, rows, self.session.redactor, self.origin)}
+        return {row.id: row for row in self._in_order(redact_trial, rows, self.lab.redactor, self.origin)}
 
     def _in_order(self, read: Callable[..., Any], found: Iterable[Any], *more: Any) -> Iterator[Any]:
         """Yield what can be read; what cannot is refused."""
@@ -345,9 +345,7 @@ class _Work:
     def _events_of(self, rows: Iterable[EvalRow]) -> dict[str, str]:
         from kestrel_lab.evals.shared.shared_trials import MOST_EVENTS, events_text
 
-        texts = {
-            row.id: events_text(self.session.store.records(row.run), self.session.redactor) for row in rows
-        }
+        texts = {row.id: events_text(self.lab.store.records(row.run), self.lab.redactor) for row in rows}
         return {name: text for name, text in texts.items() if 0 < len(text) <= MOST_EVENTS}
 
     async def _pull_run(self, results: ResultsDatabase, row: EvalRow, scratch: SessionStore) -> bool:
@@ -356,7 +354,7 @@ class _Work:
         """
         from kestrel_lab.evals.shared.shared_trials import SOURCE, checked_events
 
-        store, run = self.session.store, row.run
+        store, run = self.lab.store, row.run
         known = store.records(run, until=1)
         if known and not (
             isinstance(began := known[0].event, RunStarted) and began.imported.get("format") == SOURCE

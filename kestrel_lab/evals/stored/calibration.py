@@ -23,7 +23,7 @@ from kestrel_lab.evals.stored.rescore import is_selected, stored_rows
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.review.calibration import StoredCalibration, store_calibration
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.views.html.table_view import Part, PartsView, TableView
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def measure_calibration(trials: Sequence[JudgedTrial], config: str = "confidence
 
 
 def stored_calibrations(
-    session: Session,
+    lab: Services,
     suite: str | Path | Suite,
     *,
     commit: str | None = None,
@@ -183,9 +183,9 @@ def stored_calibrations(
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     judged: dict[str, list[JudgedTrial]] = {}
-    for row in filter(is_selected(loaded, {"configs": configs}), stored_rows(session, loaded, commit)):
+    for row in filter(is_selected(loaded, {"configs": configs}), stored_rows(lab, loaded, commit)):
         found = judged.setdefault(row.config, [])
-        events = [record.event for record in session.store.records(row.run)]
+        events = [record.event for record in lab.store.records(row.run)]
         if row.outcome != "error" and (said := stated_confidence(events)) is not None:
             model = next((event.model for event in events if isinstance(event, RunStarted)), "")
             passed = row.outcome == "pass"
@@ -205,7 +205,7 @@ def stored_calibrations(
     return Reliability(suite=loaded.name, configs=made, judged=enough, notes=few)
 
 
-def keep_calibrations(session: Session, found: Reliability) -> list[str]:
+def keep_calibrations(lab: Services, found: Reliability) -> list[str]:
     """Keep the calibrations under the session's home for the badges of later runs; returns what was kept, in
     words.
 
@@ -222,7 +222,7 @@ def keep_calibrations(session: Session, found: Reliability) -> list[str]:
     for (model, basis), (config, trials) in best.items():
         made, most = measure_calibration(trials, config), max(each.confidence for each in trials)
         path = store_calibration(
-            session.home,
+            lab.home,
             model,
             basis,
             StoredCalibration(

@@ -18,14 +18,14 @@ from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.options import takes_options
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import blocking_twin
 
 
 class Judging:
     """Labels and judges of suites."""
 
-    _session: Session
+    _lab: Services
 
     @takes_options(Selection)
     def label(
@@ -50,7 +50,7 @@ class Judging:
         loaded = self._loaded(suite)
         rows = self._rows(loaded, commit, parts)
         return begin_labelling(
-            self._session.store, loaded, rows, who=who, number=number, seed=seed, rubric=rubric, active=active
+            self._lab.store, loaded, rows, who=who, number=number, seed=seed, rubric=rubric, active=active
         )
 
     def labels(self, suite: str | Path | Suite) -> LabelReport:
@@ -59,14 +59,14 @@ class Judging:
 
         A suite whose file is gone is named by its name. Raises `UsageError` where nothing is labelled.
         """
-        name, store = self._name(suite), self._session.store
+        name, store = self._name(suite), self._lab.store
         if not stored_labels(store, name):
             raise UsageError(no_labels(store, name))
         return label_report(store, name, {row.run: row.scenario for row in stored_trials(store, suite=name)})
 
     def write_labels(self, suite: str | Path | Suite, path: str | Path) -> Path:
         """Write the labels of a suite as CSV, from which `read_labels` makes the same ones."""
-        text, target = labels_csv(self._session.store, self._name(suite)), Path(path)
+        text, target = labels_csv(self._lab.store, self._name(suite)), Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8", newline="")
         return target
@@ -77,7 +77,7 @@ class Judging:
         Raises `UsageError` that names the rows, and records nothing, for unknown trials and for rows that are
         there twice or contradict others.
         """
-        store, name = self._session.store, self._name(suite)
+        store, name = self._lab.store, self._name(suite)
         return import_labels(store, name, Path(path), (row.run for row in stored_trials(store, suite=name)))
 
     @takes_options(Selection)
@@ -102,11 +102,9 @@ class Judging:
         """
         loaded = self._loaded(suite)
         rows = self._rows(loaded, commit, parts)
-        graders = [
-            self._session.registry.resolve_model(one) if isinstance(one, str) else one for one in models
-        ]
+        graders = [self._lab.registry.resolve_model(one) if isinstance(one, str) else one for one in models]
         return await ask_and_measure(
-            self._session.store,
+            self._lab.store,
             loaded,
             rows,
             graders,
@@ -120,7 +118,7 @@ class Judging:
     judge_sync = blocking_twin(judge)
 
     def _rows(self, suite: Suite, commit: str | None, parts: Selection) -> list[EvalRow]:
-        return [*filter(is_selected(suite, parts), stored_rows(self._session, suite, commit))]
+        return [*filter(is_selected(suite, parts), stored_rows(self._lab, suite, commit))]
 
     def _loaded(self, suite: str | Path | Suite) -> Suite:
         """Load a suite; of one whose file is gone, say what is left of it."""
@@ -128,7 +126,7 @@ class Judging:
             return suite
         if ":" not in str(suite) and not Path(suite).exists():
             name = self._name(suite)
-            left = len(stored_labels(self._session.store, name))
+            left = len(stored_labels(self._lab.store, name))
             more = (
                 f"; {left} labels of suite {name!r} are in the log, and kestrel eval label {name} --csv FILE "
                 "writes them"

@@ -29,7 +29,7 @@ from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_sc
 from kestrel_lab.evals.suite import Environment, Opened, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.options import takes_options
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import ToolContext
@@ -101,23 +101,23 @@ class RescoreResult:
 
 @takes_options(Selection)
 async def rescore_trials(
-    session: Session, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]
+    lab: Services, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]
 ) -> RescoreResult:
     """Judge the newest stored trial of each scenario, configuration and epoch again; see
     `Evaluations.rescore`.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     chosen = loaded.select(**parts)
-    rows = [*filter(is_selected(loaded, parts), stored_rows(session, chosen, commit))]
+    rows = [*filter(is_selected(loaded, parts), stored_rows(lab, chosen, commit))]
     known = {scenario.id: scenario for scenario in chosen.scenarios}
-    judge = Judge(session, chosen, whole=loaded)
+    judge = Judge(lab, chosen, whole=loaded)
     made: list[EvalRow] = []
     changes: list[dict[str, Any]] = []
     kept: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
     for row in rows:
         scenario = known.get(row.scenario)
-        records = session.store.records(row.run)
+        records = lab.store.records(row.run)
         if scenario is None or (why := _no_longer(row, scenario, records)):
             left_out[
                 "left out: the suite has no such scenario any more"
@@ -127,7 +127,7 @@ async def rescore_trials(
             continue
         new, needing = await judge.judged(row, scenario, records)
         kept.update(needing)
-        store_scores(session.store, new, row.id, judge.suite_hash)
+        store_scores(lab.store, new, row.id, judge.suite_hash)
         made.append(new)
         if new.outcome != row.outcome:
             told = {
@@ -138,11 +138,11 @@ async def rescore_trials(
                 "after": new.outcome,
             }
             changes.append({**told, "reason": new.reason or row.reason, "run": row.run})
-    session.store.flush()
+    lab.store.flush()
     result = EvalResult(
         suite=chosen.model_copy(update={"epochs": max((row.epoch for row in made), default=1)}),
         rows=tuple(made),
-        store=session.store,
+        store=lab.store,
     )
     return RescoreResult(
         result=result,
@@ -153,11 +153,11 @@ async def rescore_trials(
     )
 
 
-def stored_rows(session: Session, suite: Suite, commit: str | None) -> list[EvalRow]:
+def stored_rows(lab: Services, suite: Suite, commit: str | None) -> list[EvalRow]:
     """Return the newest trial of each scenario, configuration and epoch of a commit, in the suite's order
     where it knows them.
     """
-    rows = each_stored(session, suite, stored_commit(session, suite, commit))
+    rows = each_stored(lab, suite, stored_commit(lab, suite, commit))
     scenarios = {scenario.id: place for place, scenario in enumerate(suite.scenarios)}
     configs = {config.name: place for place, config in enumerate(suite.configs)}
 
@@ -184,15 +184,15 @@ def is_selected(suite: Suite, parts: Selection) -> Callable[[EvalRow], bool]:
     return lambda row: (names is None or row.config in names) and (ids is None or row.scenario in ids)
 
 
-def each_stored(session: Session, suite: Suite, sha: str) -> Iterator[EvalRow]:
+def each_stored(lab: Services, suite: Suite, sha: str) -> Iterator[EvalRow]:
     """Yield the newest trial of each scenario, configuration and epoch of a commit, without those of a
     bisection.
     """
-    rows = each_stored_trial(session.store, suite=suite.name, git_sha=sha, latest=True)
+    rows = each_stored_trial(lab.store, suite=suite.name, git_sha=sha, latest=True)
     return (row for row in rows if row.epoch < FIRST_OF_SEARCH)
 
 
-def stored_commit(session: Session, suite: Suite, commit: str | None) -> str:
+def stored_commit(lab: Services, suite: Suite, commit: str | None) -> str:
     """Return the full hash of the commit whose trials of the suite are stored; that of the newest trial where
     none is named.
 
@@ -202,11 +202,11 @@ def stored_commit(session: Session, suite: Suite, commit: str | None) -> str:
         "SELECT git_sha, max(created_at) FROM eval_runs WHERE suite = ? AND epoch < ? GROUP BY git_sha "
         "ORDER BY 2 DESC"
     )
-    found = session.store.query(sql, (suite.name, FIRST_OF_SEARCH))
+    found = lab.store.query(sql, (suite.name, FIRST_OF_SEARCH))
     known = [str(sha) for sha, _ in found]
     if not known:
         raise UsageError(
-            f"no trials of suite {suite.name!r} are stored in {session.home}: run it first (kestrel eval run)"
+            f"no trials of suite {suite.name!r} are stored in {lab.home}: run it first (kestrel eval run)"
         )
     fits = [sha for sha in known if commit is None or (commit and sha.startswith(commit))]
     if not fits and commit and suite.root is not None:
@@ -250,7 +250,7 @@ def _no_longer(row: EvalRow, scenario: Scenario, records: Sequence[Record]) -> s
 class Judge:
     """Judges runs in the log by the checks of a suite."""
 
-    def __init__(self, session: Session, suite: Suite, *, whole: Suite | None = None) -> None:
+    def __init__(self, lab: Services, suite: Suite, *, whole: Suite | None = None) -> None:
         """Judge by `suite`, which may be a part of the `whole`: scores of a part are found under the name of
         the whole.
         """
@@ -260,7 +260,7 @@ class Judge:
             :12
         ]
         """The key of the scores: equal for equal checks and tasks."""
-        self._session = session
+        self._lab = lab
         self._function = _functions(suite)
         self._by_id = {scenario.id: scenario for scenario in suite.scenarios}
         self._by_goal = {scenario.goal: scenario for scenario in suite.scenarios}
@@ -283,7 +283,7 @@ class Judge:
         end = next(
             (record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None
         )
-        folder = _kept_folder(self._session, records)
+        folder = _kept_folder(self._lab, records)
         trial = Trial(
             goal=scenario.goal,
             answer=end.answer if end else "",
@@ -291,7 +291,7 @@ class Judge:
             workspace=folder or Path("/nonexistent"),
             expected=scenario.expected,
             function=self._function,
-            sandbox=self._session.sandbox,
+            sandbox=self._lab.sandbox,
             environment=None
             if scenario.environment is None
             else await _replay_environment(scenario.environment, records),
@@ -382,10 +382,10 @@ def _old_score(check: Check, old: Mapping[str, dict[str, Any]]) -> dict[str, Any
     return next(graded, None) if rubric else None
 
 
-def _kept_folder(session: Session, records: Sequence[Record]) -> Path | None:
+def _kept_folder(lab: Services, records: Sequence[Record]) -> Path | None:
     started = records[0].event
     folder = Path(started.workspace) if isinstance(started, RunStarted) else None
-    kept = (session.home / "trials").resolve()
+    kept = (lab.home / "trials").resolve()
     return (
         folder if folder is not None and folder.is_dir() and folder.resolve().is_relative_to(kept) else None
     )

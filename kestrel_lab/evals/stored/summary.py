@@ -20,7 +20,7 @@ from kestrel_lab.evals.summaries.result_table import INTERVAL_UNITS, label_kind,
 from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, MissedItems, missed_table
 from kestrel_lab.evals.summaries.streaming_summary import Group, reduce_rows
 from kestrel_lab.runtime.options import takes_options
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
@@ -128,7 +128,7 @@ class StoredSummary(PartsView):
 
 @takes_options(Selection)
 def summarise_stored(
-    session: Session,
+    lab: Services,
     suite: str | Path | Suite,
     *,
     commit: str | None = None,
@@ -143,9 +143,9 @@ def summarise_stored(
     group = next((known for known in get_args(Group) if known == by), None)
     if group is None:
         raise UsageError(f"trials are grouped by {', '.join(get_args(Group))}, not by {by!r}")
-    sha = stored_commit(session, loaded, commit)
+    sha = stored_commit(lab, loaded, commit)
     lacking = MissedItems()
-    rows = lacking.noting(filter(is_selected(loaded, parts), each_stored(session, loaded, sha)))
+    rows = lacking.noting(filter(is_selected(loaded, parts), each_stored(lab, loaded, sha)))
     records = sorted(reduce_rows(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
     if not records:
         msg = (
@@ -153,7 +153,7 @@ def summarise_stored(
             "the suite, or run it first"
         )
         raise UsageError(msg)
-    missed = map(tuple, missed_table(loaded, lacking, session.store))
+    missed = map(tuple, missed_table(loaded, lacking, lab.store))
     summary = StoredSummary(
         suite=loaded.name,
         commit=sha,

@@ -31,7 +31,7 @@ from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import grading_cost
 from kestrel_lab.runtime.options import takes_options
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 
 _LEAST_STEP: Final = 2
 """Pairs that are begun together, at least, where money is the budget."""
@@ -39,7 +39,7 @@ _LEAST_STEP: Final = 2
 
 @takes_options(Selection)
 async def ablate_guidance(
-    session: Session,
+    lab: Services,
     suite: str | Path | Suite,
     file: str,
     *,
@@ -69,15 +69,15 @@ async def ablate_guidance(
     arms = _Arms(suite=loaded, file=file, divided=divided, others=others)
     seed = content_key(file, text, unit)
     dealt = assign_pairs(len(divided.parts), [scenario.id for scenario in loaded.scenarios], most, seed=seed)
-    await start_servers(session, loaded)
+    await start_servers(lab, loaded)
     whole = arms.suite_of([arms.config((True,) * len(divided.parts))])
     trials = _Trials(
-        session=session,
-        ready=prepare_suite(session, whole),
-        asks=await _pair_asks(session, arms, dealt),
+        lab=lab,
+        ready=prepare_suite(lab, whole),
+        asks=await _pair_asks(lab, arms, dealt),
         fewest=fewest_pairs(len(divided.parts)),
         cost=cost,
-        stored=_stored_by_key(session, whole, resume=resume),
+        stored=_stored_by_key(lab, whole, resume=resume),
     )
     ended = await trials.run(reporter)
     return Ablation(
@@ -94,7 +94,7 @@ async def ablate_guidance(
         margin=margin,
         reused=trials.reused,
         ended=ended,
-        store=session.store,
+        store=lab.store,
     )
 
 
@@ -177,10 +177,10 @@ def _ranges(chosen: Subset) -> str:
 
 
 async def _pair_asks(
-    session: Session, arms: _Arms, dealt: Sequence[tuple[str, Subset]]
+    lab: Services, arms: _Arms, dealt: Sequence[tuple[str, Subset]]
 ) -> list[tuple[TrialRequest, TrialRequest]]:
     """Return both trials of each pair; pairs of one scenario are its epochs."""
-    code = str(await code_version(arms.suite.root, but=session.home.absolute()))
+    code = str(await code_version(arms.suite.root, but=lab.home.absolute()))
     configs = {subset: arms.config(subset) for _, one in dealt for subset in (one, _complement(one))}
     scenarios = {scenario.id: scenario for scenario in arms.suite.scenarios}
     epochs: Counter[str] = Counter()
@@ -196,17 +196,17 @@ def _complement(subset: Subset) -> Subset:
     return tuple(not one for one in subset)
 
 
-def _stored_by_key(session: Session, suite: Suite, *, resume: bool) -> dict[str, EvalRow]:
+def _stored_by_key(lab: Services, suite: Suite, *, resume: bool) -> dict[str, EvalRow]:
     """Return the stored trials that did not break, by key; those outside of git only where that is asked for,
     nothing tells their code apart.
     """
-    rows = stored_trials(session.store, suite=suite.name)
+    rows = stored_trials(lab.store, suite=suite.name)
     return {row.key: row for row in rows if row.outcome != "error" and (row.git_sha or resume)}
 
 
 @dataclass(kw_only=True, slots=True)
 class _Trials:
-    session: Session
+    lab: Services
     ready: PreparedSuite
     asks: list[tuple[TrialRequest, TrialRequest]]
     fewest: int
@@ -243,7 +243,7 @@ class _Trials:
     def _progress(self, reporter: Reporter | None, total: int, found: Sequence[EvalRow]) -> EvalProgress:
         # A board of trials would have hundreds of columns: the reporter is called for the numbers alone.
         told = None if reporter is None else partial(reporter)
-        return EvalProgress(told, total, found, supervisor=self.session.supervisor)
+        return EvalProgress(told, total, found, supervisor=self.lab.supervisor)
 
     async def _make(self, pairs: Sequence[tuple[TrialRequest, TrialRequest]], progress: EvalProgress) -> None:
         for pair in pairs:
@@ -262,7 +262,7 @@ class _Trials:
             plans=dict.fromkeys(configs, ready.plans[name]),
             config_tools={one: ready.config_tools[name] for one in configs if name in ready.config_tools},
         )
-        made = await run_trials(self.session, ready, todo, on_row=progress.count, progress=progress)
+        made = await run_trials(self.lab, ready, todo, on_row=progress.count, progress=progress)
         self.rows |= {row.key: row for row in made}
 
     def _found(self, pair: tuple[TrialRequest, TrialRequest]) -> list[EvalRow]:

@@ -27,7 +27,7 @@ from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, wilson_proportion
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.result_table import format_percent, label_kind
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.table_view import TableView
@@ -140,7 +140,7 @@ class InjectionResult(TableView):
 
 
 async def measure_injection(
-    session: Session,
+    lab: Services,
     suite: str,
     attack: str = "important_instructions",
     *,
@@ -184,8 +184,8 @@ async def measure_injection(
                 )
             asked = ", somebody is asked" if person else ""
             loaded = loaded.model_copy(update={"name": f"agentdojo:{name}, containment {containment}{asked}"})
-            rows.append(list((await run_suite(session, loaded, configs=chosen, reporter=reporter)).rows))
-        settings.append(_setting(session, containment, rows[0], rows[1], person=person))
+            rows.append(list((await run_suite(lab, loaded, configs=chosen, reporter=reporter)).rows))
+        settings.append(_setting(lab, containment, rows[0], rows[1], person=person))
     return InjectionResult(suite=f"agentdojo:{name}", attack=attack, settings=tuple(settings))
 
 
@@ -197,7 +197,7 @@ def _has_solution(injection: str, suite: str) -> bool:
 
 
 def _setting(
-    session: Session, containment: str, plain: list[EvalRow], attacked: list[EvalRow], *, person: bool
+    lab: Services, containment: str, plain: list[EvalRow], attacked: list[EvalRow], *, person: bool
 ) -> Setting:
     every = [row.result for row in (*plain, *attacked)]
     resisted, tried = _count_passed(attacked, RESISTED)
@@ -212,7 +212,7 @@ def _setting(
         asked=sum(
             isinstance(one.event, ApprovalAsked)
             for result in every
-            for one in session.store.records(result["run"])
+            for one in lab.store.records(result["run"])
         )
         / len(every),
     )

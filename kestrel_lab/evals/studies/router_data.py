@@ -15,7 +15,7 @@ from kestrel_lab.evals.stored.rescore import is_selected, stored_rows
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import frame_record
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,7 @@ class AnsweredPrompts:
 
 
 def routing_frame(
-    session: Session,
+    lab: Services,
     suite: str | Path | Suite,
     *,
     commit: str | None = None,
@@ -58,7 +58,7 @@ def routing_frame(
     goals = {scenario.id: scenario.goal for scenario in loaded.scenarios}
     known: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
-    for row in filter(is_selected(loaded, {"configs": configs}), stored_rows(session, loaded, commit)):
+    for row in filter(is_selected(loaded, {"configs": configs}), stored_rows(lab, loaded, commit)):
         record = frame_record(row, loaded.count_errors)
         model = str(record["model"])
         if known.setdefault(model, row.config) != row.config:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Moments, mean_of, proportion_of, share_of
+from kestrel_lab.evals.stats.intervals_and_tests import (
+    NOTHING,
+    Interval,
+    Moments,
+    mean_of,
+    proportion_of,
+    share_of,
+)
 from kestrel_lab.evals.stats.pass_at_k import pass_rates_of_counts
 from kestrel_lab.evals.stored_trials import EvalRow
 
@@ -119,6 +126,16 @@ class Reducer:
             *sorted({name for cell in self._cells.values() for name in cell.measured if name not in METRICS}),
         ]
         return [_detail(config, by, name, cells, metrics) for (config, name), cells in groups.items()]
+
+    def cell_rates(self) -> dict[tuple[str, str], Interval]:
+        """Return the success rate of each configuration and scenario that has trials which count, with its
+        interval.
+        """
+        return {
+            place: proportion_of([(cell.success, cell.weight)])
+            for place, cell in self._cells.items()
+            if cell.success.n
+        }
 
     def _summary(self, config: str, cells: Sequence[Cell]) -> dict[str, Any]:
         rate = proportion_of([(cell.success, cell.weight) for cell in cells])

@@ -40,7 +40,13 @@ from kestrel_lab.runtime.agent.macro_calls import MacroCalls
 from kestrel_lab.runtime.agent.result_spool import begin_spool, end_spools, stored_result
 from kestrel_lab.runtime.agent.touched_files import TouchedFiles
 from kestrel_lab.runtime.approvals.decide import RunApprovals
-from kestrel_lab.runtime.approvals.preview import code_context, versions_of, with_dry_run
+from kestrel_lab.runtime.approvals.preview import (
+    code_context,
+    decided_without_dry_run,
+    end_dry_run,
+    versions_of,
+    with_dry_run,
+)
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_cache import is_cacheable
 from kestrel_lab.runtime.memory.run_memory import notes_of
@@ -53,6 +59,8 @@ from kestrel_lab.tools.tool import Tasks, Tool, ToolArgumentsError, Toolbox, Too
 
 TOGETHER = Danger.LOW
 """Calls up to this danger may run beside others of their turn."""
+PREVIEW_PATIENCE_S = 0.7
+"""Seconds that the previews of a turn may take before its questions are asked without them."""
 _SHARED = frozenset({"workspace", "anything"})
 """What calls of different steps may change at the same time: see `tools.data_flow.Reach`."""
 
@@ -66,7 +74,7 @@ async def run_turn(step: Step, conversation: Conversation, ctx: RunContext, appr
     call needs a person and none is here, the others are finished first, except those whose place is after it;
     then `ApprovalRequired` is raised.
     """
-    most, left, turned = ctx.limits.calls_per_turn, conversation.open_requests, False
+    most, left, turned = ctx.given.limits.calls_per_turn, conversation.open_requests, False
     while left:
         # A call that refers to an answer of its turn waits for those before it: its arguments are what is
         # asked about.
@@ -98,7 +106,7 @@ async def run_requests(
         lambda call: 20_000 if (tool := toolbox.find(call.target)) is None else tool.max_chars,
         begun=lambda call: call.id in state.begun,
         keeps=lambda call: bool(step.tool) or state.macro_of(call.id) is not None or chained,
-        store=ctx.store.results.keep,
+        store=ctx.services.store.results.keep,
         interrupted=lambda: ctx.interrupted,
         reader="" if reading.NAME in ctx.toolbox else reading.NAME,
     )
@@ -117,8 +125,8 @@ async def run_requests(
         ),
         record,
         *((ctx.nested,) if ctx.nested is not None else ()),
-        *ctx.middleware,
-        Approval(approvals.decide),
+        *ctx.given.usual["middleware"],
+        Approval(partial(decided_without_dry_run, approvals.decide, ctx)),
         *((order,) if order.matters else ()),
         *(
             (Approval(approvals.confirm),)
@@ -128,7 +136,7 @@ async def run_requests(
         FileTrace(ctx, calls),
         *(
             (TouchedFiles(ctx),)
-            if ctx.ports.look and "workspace" in {tool.flow.reaches for tool in tools}
+            if ctx.given.ports.look and "workspace" in {tool.flow.reaches for tool in tools}
             else ()
         ),
         # In its place: a call that may not be made is not answered either, and a read sees the write before
@@ -149,6 +157,7 @@ async def run_requests(
             raise
         finally:
             order.end(call)
+            await end_dry_run(call, ctx)
         # By a person, who thereby stops the run.
         if result.error is not None and result.error.kind == "cancelled":
             ctx.break_off()
@@ -167,13 +176,14 @@ async def _prepare_calls(
 ) -> list[tuple[Call, Tool]]:
     """Return the calls that `requests` mean, with their tools; invalid ones are answered with the error."""
     calls: list[tuple[Call, Tool]] = []
+    until = asyncio.get_running_loop().time() + PREVIEW_PATIENCE_S
     toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None
     for request in requests:
         prepared = _prepare(request, step, ctx, toolbox, offered)
         if isinstance(prepared, Call):
             tool = toolbox.get(prepared.target)
             if tool.dry_run is not None:
-                prepared = await with_dry_run(prepared, ctx)
+                prepared = await with_dry_run(prepared, ctx, until)
             if tool.sandbox is not None:
                 prepared = await _held_in(prepared, tool.sandbox, ctx)
         elif prepared.kind == "unknown_tool" and ctx.growth is not None:
@@ -292,10 +302,10 @@ def _fill_references(request: ToolRequest, step: Step, ctx: RunContext) -> dict[
 async def _held_in(call: Call, least: Level, ctx: RunContext) -> Call | Problem:
     """The call with its commands' sandbox level; CRITICAL without a sandbox, unless that was asked for."""
     try:
-        choice = await choose_level_async(ctx.sandbox, ctx.workspace.root, least)
+        choice = await choose_level_async(ctx.given.sandbox, ctx.given.workspace.root, least)
     except UsageError as error:
         return Problem(kind="failed", message=str(error))
-    network = " with network" if ctx.sandbox.network and choice.level else ""
+    network = " with network" if ctx.given.sandbox.network and choice.level else ""
     return replace(
         call, sandbox=f"{choice}{network}", danger=call.danger if choice.wanted else Danger.CRITICAL
     )
@@ -350,10 +360,13 @@ def _timeout(toolbox: Toolbox) -> Timeout:
 
 
 def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
-    if ctx.cache is None:
+    if ctx.services.cache is None:
         return ()
-    return ctx.cache.layers(
-        ctx.options.get("cache"), ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit
+    return ctx.services.cache.layers(
+        ctx.given.options.get("cache"),
+        ctx.tools,
+        ToolContext(workspace=ctx.given.workspace, run_id=ctx.run_id),
+        ctx.emit,
     )
 
 
@@ -370,13 +383,13 @@ def _tool_handler(
     """
 
     def tell(text: str, fraction: float | None = None) -> None:
-        ctx.emit(Progress(text=ctx.redactor.text(text), fraction=fraction))
+        ctx.emit(Progress(text=ctx.services.redactor.text(text), fraction=fraction))
 
     def scope_of(
         call: Call, parts: MacroCalls | None, spools: list[Spool], images: list[ImagePart]
     ) -> ToolContext:
         return ToolContext(
-            workspace=ctx.workspace.for_call(),
+            workspace=ctx.given.workspace.for_call(),
             run_id=ctx.run_id,
             call_id=call.id,
             versions=versions_of(call, ctx),
@@ -386,11 +399,11 @@ def _tool_handler(
             notes=notes_of(ctx, step.id),
             parts=parts,
             delegate=None if ctx.delegate is None else partial(ctx.delegate, step, call.id),
-            sandbox=ctx.sandbox,
+            sandbox=ctx.given.sandbox,
             folder=ctx.state.conversation(call.step).folder,
             moved=lambda folder: ctx.emit(FolderChanged(call=call.id, step=call.step, folder=folder)),
             output=lambda text: ctx.tell(ToolDelta(call=call.id, text=text)),
-            redactor=ctx.redactor,
+            redactor=ctx.services.redactor,
             kept=partial(stored_result, ctx),
             spool=partial(begin_spool, ctx, spools),
             show=images.append,
@@ -410,7 +423,7 @@ def _tool_handler(
 
         name, chars, problem = "", 0, None
         try:
-            value = ctx.redactor.json(await tool.run(call.args, scope))
+            value = ctx.services.redactor.json(await tool.run(call.args, scope))
             name, chars = end_spools(spools)
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event
@@ -444,7 +457,7 @@ def _tool_handler(
 
 def _failure(error: BaseException, ctx: RunContext) -> tuple[Json, Problem]:
     """Return answer and problem of a call that raised; code run by it is answered with its output so far."""
-    shown = ctx.redactor.text
+    shown = ctx.services.redactor.text
     if isinstance(error, CodeError):
         return shown(error.output), Problem(
             kind="cancelled" if error.stopped else "raised", message=shown(str(error))

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from kestrel_lab.core.calls import Call
+from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Danger
 from kestrel_lab.core.errors import ConflictError, error_text
-from kestrel_lab.core.events.union import CellsChanged, KernelChanged, KernelPreviewed
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    CellsChanged,
+    KernelChanged,
+    KernelPreviewed,
+)
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.runtime.context.run_context import RunContext, in_notebook
@@ -38,7 +46,9 @@ def versions_of(call: Call, ctx: RunContext) -> Versions:
     def keep(content: bytes) -> str:
         text = content.decode("utf-8", "replace")
         # What is kept holds no secret.
-        return ctx.store.results.keep_bytes(content) if ctx.redactor.text(text) == text else ""
+        return (
+            ctx.services.store.results.keep_bytes(content) if ctx.services.redactor.text(text) == text else ""
+        )
 
     return Versions(
         known=conversation.files, since=conversation.began, other=other, as_shown=as_shown, keep=keep
@@ -70,7 +80,9 @@ def preview_of(call: Call, ctx: RunContext) -> str:
     if tool is None or tool.preview is None:
         return ""
     try:
-        return tool.preview(call.args, ToolContext(workspace=ctx.workspace, notes=notes_of(ctx, call.step)))
+        return tool.preview(
+            call.args, ToolContext(workspace=ctx.given.workspace, notes=notes_of(ctx, call.step))
+        )
     except Exception as error:  # the boundary to a tool's own code; the person sees it  # noqa: BLE001
         return f"no preview: {error_text(error)}"
 
@@ -81,19 +93,88 @@ async def dry_run_of(call: Call, ctx: RunContext) -> DryRun | None:
     if tool is None or tool.dry_run is None:
         return None
     scope = ToolContext(
-        workspace=ctx.workspace,
+        workspace=ctx.given.workspace,
         run_id=ctx.run_id,
         call_id=call.id,
-        sandbox=ctx.sandbox,
+        sandbox=ctx.given.sandbox,
+        redactor=ctx.services.redactor,
         code=code_context(call, ctx),
     )
-    return await tool.dry_run(call.args, scope)
+    ctx.clock.hold()
+    try:
+        return await tool.dry_run(call.args, scope)
+    finally:
+        ctx.clock.release()
 
 
-async def with_dry_run(call: Call, ctx: RunContext) -> Call:
-    """Return the call with the danger and place of effect found by its dry run."""
-    found = await dry_run_of(call, ctx)
+async def with_dry_run(call: Call, ctx: RunContext, until: float) -> Call:
+    """Return the call with the danger and place of effect found by its dry run.
+
+    Where a person can be asked, a dry run is waited for until `until` by the event loop's clock. One that
+    takes longer goes on beside the question: the call counts as one without a preview.
+    """
+    work = asyncio.ensure_future(dry_run_of(call, ctx))
+    asks = ctx.given.options.get("approver") is not None and ctx.given.policy.otherwise != "deny"
+    patience = max(0.0, until - asyncio.get_running_loop().time()) if asks else None
+    try:
+        await asyncio.wait({work}, timeout=patience)
+    except asyncio.CancelledError:
+        work.cancel()
+        raise
+    if not work.done():
+        ctx.dry_runs[call.id] = work
+        return replace(call, danger=Danger.HIGH, sandbox=IN_KERNEL)
+    found = work.result()
     return call if found is None else replace(call, danger=found.danger, sandbox=found.sandbox)
+
+
+async def allowed_by_preview(
+    asked: ApprovalAsked,
+    call: Call,
+    ctx: RunContext,
+    contained: Callable[[Call], tuple[dict[str, Json], Any]],
+) -> ApprovalGiven:
+    """Wait for a preview that makes the question needless, which may be for ever: nothing but plain values
+    came of the code, the policy lets that go on, and containment has nothing against it.
+    """
+    work = ctx.dry_runs.get(call.id)
+    if work is not None:
+        # Of one that fails the card says so, and the person decides.
+        await asyncio.wait({work})
+    ended = work is not None and not work.cancelled() and work.exception() is None
+    found = work.result() if work is not None and ended and asked.why == "danger" else None
+    if found is not None and found.sandbox == PREVIEWED:
+        now = replace(call, danger=found.danger, sandbox=found.sandbox)
+        ruling = ctx.policy.ruling(now)
+        if ruling.verdict == "allow" and not contained(now)[0]:
+            return ApprovalGiven(
+                call=call.id,
+                granted=True,
+                by=ruling.by,
+                how=ruling.how,
+                sandbox=PREVIEWED,
+                danger=found.danger.name,
+            )
+    needed: asyncio.Future[ApprovalGiven] = asyncio.get_running_loop().create_future()
+    return await needed
+
+
+async def decided_without_dry_run(
+    decide: Callable[[Call], Awaitable[ApprovalGiven | None]], ctx: RunContext, call: Call
+) -> ApprovalGiven | None:
+    """Return what `decide` says; a dry run that is still at work then is of no use, and ends."""
+    try:
+        return await decide(call)
+    finally:
+        await end_dry_run(call, ctx)
+
+
+async def end_dry_run(call: Call, ctx: RunContext) -> None:
+    """Break the dry run of a call off, if it is still at work."""
+    if (work := ctx.dry_runs.pop(call.id, None)) is not None:
+        work.cancel()
+        # What went wrong in it is no matter any more: the call was decided without it.
+        await asyncio.gather(work, return_exceptions=True)
 
 
 def code_context(call: Call, ctx: RunContext) -> CodeContext:
@@ -105,7 +186,7 @@ def code_context(call: Call, ctx: RunContext) -> CodeContext:
         if isinstance(event, CellsChanged):
             return ctx.emit(event)
         kept: list[dict[str, Json]] = [
-            {"media": media, "blob": ctx.store.results.keep_bytes(content), "bytes": len(content)}
+            {"media": media, "blob": ctx.services.store.results.keep_bytes(content), "bytes": len(content)}
             for media, content in images
         ]
         shown: list[dict[str, Json]] = [
@@ -121,5 +202,5 @@ def code_context(call: Call, ctx: RunContext) -> CodeContext:
         danger=call.danger,
         live=in_notebook(ctx),
         earlier=ctx.state.kernels,
-        untraced=lambda: ctx.files is not None and ctx.files.known(),
+        untraced=lambda: ctx.services.files is not None and ctx.services.files.known(),
     )

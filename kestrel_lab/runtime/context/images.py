@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import Event, RunStarted, ToolAnswered
+from kestrel_lab.core.events.union import Event, RunStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import IMAGE_BYTES, IMAGE_TYPES, ImagePart, Message
 from kestrel_lab.eventlog.conversation import read_images
+from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.tools.files.workspace import Workspace
 
@@ -104,29 +105,34 @@ def _load_images(message: Message, store: SessionStore) -> Message:
     return replace(message, text=text, images=loaded)
 
 
+def image_address(image: ImagePart, results: ResultStore) -> str:
+    """Return a kept image as a `data:` address; empty for what is gone or no image."""
+    path = results.path(image.blob)
+    data = "" if path is None else path.read_text(encoding="ascii")
+    known = image.media_type in IMAGE_TYPES and _BASE64.fullmatch(data)
+    return f"data:{image.media_type};base64,{data}" if known else ""
+
+
+def image_reader(results: ResultStore) -> Callable[[Mapping[str, Json]], str]:
+    """Return what makes the address of an image of an event."""
+    return lambda image: image_address(read_images([dict(image)])[0], results)
+
+
 def images_html(events: Iterable[Event], store: SessionStore, most: int = 2_000_000) -> str:
-    """Return what users and tools gave a run to see, as HTML without addresses; behind `most` characters only
-    their number.
+    """Return what users gave a run to see, as HTML without addresses; behind `most` characters only their
+    number. What tools gave stands below their calls.
     """
     named = [
-        image
-        for event in events
-        if isinstance(event, RunStarted | ToolAnswered)
-        for image in read_images(event.images)
+        image for event in events if isinstance(event, RunStarted) for image in read_images(event.images)
     ]
     shown, left_out = list[str](), 0
     for image in dict.fromkeys(named):
-        path = store.results.path(image.blob)
-        data = "" if path is None else path.read_text(encoding="ascii")
-        if image.media_type not in IMAGE_TYPES or not _BASE64.fullmatch(data):
+        if not (address := image_address(image, store.results)):
             continue
-        if len(data) > most:
+        if len(address) > most:
             left_out += 1
             continue
-        most -= len(data)
-        shown.append(
-            '<img alt="image of the run" style="max-width:100%;max-height:24em" '
-            f'src="data:{image.media_type};base64,{data}">'
-        )
+        most -= len(address)
+        shown.append(f'<img alt="image of the run" style="max-width:100%;max-height:24em" src="{address}">')
     more = f"<p><small>images not shown here, as they are large: {left_out}</small></p>" if left_out else ""
     return f"<div>{''.join(shown)}</div>{more}" if shown or more else ""

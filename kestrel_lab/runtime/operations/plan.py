@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -117,7 +118,7 @@ def _proposal(answer: str, toolbox: Toolbox, most: int) -> Plan:
     return found
 
 
-def _with_one_end(proposed: Plan, goal: str, produces: tuple[str, ...]) -> tuple[Step, ...]:
+def _with_one_end(proposed: Plan, goal: str, produces: Sequence[str]) -> tuple[Step, ...]:
     """Return the proposed steps, and one that answers the goal unless the plan ends in one agent step."""
     ends = proposed.ends()
     if len(ends) == 1 and ends[0].goal:

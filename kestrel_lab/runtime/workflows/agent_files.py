@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from kestrel_lab.agents import LLMAgent, ReActAgent
+from kestrel_lab.agents import LLMAgent
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import shown_path
+from kestrel_lab.core.step import AgentSettings
 from kestrel_lab.core.yaml.reader import read_yaml
 from kestrel_lab.core.yaml.validation import validate
-from kestrel_lab.runtime.workflows.models import AgentEntry, AgentFileEntry, AgentSettings
+from kestrel_lab.runtime.workflows.models import AgentEntry, AgentFileEntry
 
 SHIPPED_AGENTS: Final = Path(__file__).parent / "library" / "agents"
-_SETTINGS: Final = tuple(AgentSettings.model_fields)
+SETTINGS: Final = tuple(one.name for one in fields(AgentSettings))
 
 
 def load_agent(name_or_path: str | Path) -> LLMAgent:
@@ -32,34 +33,28 @@ def load_agent(name_or_path: str | Path) -> LLMAgent:
     # Refuses an agent in its own team.
     settings_of(entry, path.parent, {})
     team = tuple(replace(load_agent(_file(name, path.parent, {})), name=name) for name in entry.team)
-    return agent_of(entry.name or path.stem, {**step_settings(entry), "team": team}, entry.description)
-
-
-def agent_of(name: str, given: Mapping[str, Any], description: str = "") -> LLMAgent:
-    """Return the agent with these settings."""
-    kind = ReActAgent if given.get("react") else LLMAgent
-    return kind(
-        name, description=description, **{key: value for key, value in given.items() if key != "react"}
+    return LLMAgent(
+        name=entry.name or path.stem, description=entry.description, team=team, **own_settings(entry)
     )
 
 
-def step_settings(entry: AgentSettings) -> dict[str, Any]:
-    """Return the settings of a file as fields of `Step`, those of its team left out."""
-    given = [key for key in _SETTINGS if key in entry.model_fields_set and key != "team"]
-    return {AgentSettings.model_fields[key].alias or key: getattr(entry, key) for key in given}
+def own_settings(entry: AgentFileEntry | AgentEntry) -> dict[str, Any]:
+    """Return the settings that are written in an entry, as fields of `Step`."""
+    return {key: getattr(entry, key) for key in SETTINGS if key in entry.written}
 
 
 def settings_of(
-    entry: AgentSettings, folder: Path, agents: Mapping[str, AgentEntry], above: tuple[str, ...] = ()
+    entry: AgentFileEntry | AgentEntry,
+    folder: Path,
+    agents: Mapping[str, AgentEntry],
+    above: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Return the settings of an agent, those of a reference before those of the agent that it refers to.
 
     That is one of `agents`, a file in `folder` or below it, or a shipped agent; so is each of its team.
     Raises `UsageError` for anything else, and for an agent that is in its own team, however deep.
     """
-    own = step_settings(entry)
-    if entry.team:
-        own["team"] = {name: _member(name, folder, agents, above) for name in entry.team}
+    own = {**own_settings(entry), **team_of(entry.team, folder, agents, above)}
     if not isinstance(entry, AgentEntry) or not entry.use:
         return own
     if entry.use in agents:
@@ -67,6 +62,14 @@ def settings_of(
         return {**settings_of(agents[entry.use], folder, others, above), **own}
     path = _file(entry.use, folder, agents)
     return {**settings_of(_read(path), path.parent, {}, above), **own}
+
+
+def team_of(
+    names: Sequence[str], folder: Path, agents: Mapping[str, AgentEntry], above: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the team with these agents as a field of `Step`, none if empty; raises like `settings_of`."""
+    team = {name: _member(name, folder, agents, above) for name in names}
+    return {"team": team} if team else {}
 
 
 def _member(

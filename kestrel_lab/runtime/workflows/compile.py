@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -19,7 +19,7 @@ from kestrel_lab.core.step import STEPS, Step
 from kestrel_lab.core.yaml.reader import Where, YamlFile
 from kestrel_lab.core.yaml.validation import collect_error, join_problems, validate
 from kestrel_lab.runtime.workflows import models
-from kestrel_lab.runtime.workflows.agent_files import file_beside, is_file_name, settings_of
+from kestrel_lab.runtime.workflows.agent_files import file_beside, is_file_name, settings_of, team_of
 from kestrel_lab.runtime.workflows.loader import find_workflow, input_values, read_workflow
 
 _T = TypeVar("_T")
@@ -81,39 +81,23 @@ def _make_shape(entry: models.AnyWorkflow, parts: Sequence[shapes.Part]) -> shap
                 else shapes.side_by_side(parts[:-1], parts[-1])
             )
         case models.LoopEntry():
-            return shapes.loop_plan(
-                parts,
-                until=entry.until,
-                limit=entry.limit,
-                state=entry.state,
-                at_limit=entry.at_limit,
-                result=entry.result,
-            )
+            return shapes.loop_plan(parts, entry, until=entry.until)
         case models.GraphEntry():
-            return shapes.along_edges(
-                parts,
-                [shapes.Edge(edge.source, edge.target, edge.when) for edge in entry.edges],
-                start=entry.start,
-                state=entry.state,
-                limit=entry.limit,
-                at_limit=entry.at_limit,
-                result=entry.result,
-            )
+            return shapes.along_edges(parts, entry.edges, entry, start=entry.start)
         case models.SupervisorEntry():
             return shapes.Shape((parts[0].step,))
         case models.RouterEntry():
             purposes = {route.id: route.purpose for route in entry.routes}
-            return shapes.router_plan(
-                parts[-1], parts[:-1], purposes, otherwise=entry.otherwise, below=entry.below
-            )
+            return shapes.router_plan(parts[-1], parts[:-1], purposes, entry)
         case models.EnsembleEntry():
             return shapes.ensemble_plan(parts[:-1], parts[-1])
         case models.CouncilEntry():
-            return shapes.council_plan(parts[:-1], parts[-1], rounds=entry.rounds, majority=entry.majority)
+            return shapes.council_plan(parts[:-1], parts[-1], entry)
         case models.EscalationEntry():
             return shapes.escalation_plan(parts, below=entry.below)
 
 
+_OF_A_STEP: Final = frozenset(one.name for one in fields(Step)) - {"goal", "team"}
 _LISTS: Final = ("steps", "nodes", "branches", "routes", "members", "tiers")
 _ROLES: Final = ("join", "supervisor", "router", "synthesiser", "chair")
 """Keys of entries of work; the shapes take them in this order."""
@@ -123,29 +107,21 @@ def _body(entry: models.AnyWorkflow) -> Where:
     return (next(key for key in (*_LISTS, *_ROLES) if hasattr(entry, key)),)
 
 
-def _works_of(entry: models.AnyWorkflow) -> Iterator[tuple[Where, models.WorkEntry]]:
+def _works_of(entry: models.AnyWorkflow) -> Iterator[tuple[Where, models.StepEntry]]:
     for key in _LISTS:
         yield from (((key, number), work) for number, work in enumerate(getattr(entry, key, ())))
     yield from (((key,), work) for key in _ROLES if (work := getattr(entry, key, None)) is not None)
 
 
-def _part(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Part:
+def _part(reading: Reading, where: Where, work: models.StepEntry) -> shapes.Part:
     """Return the step of an entry, before the shape adds its dependencies."""
     if work.workflow is not None:
         return _nested_workflow(reading, where, work)
-    if isinstance(reading.entry, models.SupervisorEntry):
-        work = work.model_copy(update={"team": reading.entry.workers}) if not work.team else work
-    team = (
-        {}
-        if not work.team
-        else {
-            "team": settings_of(models.AgentSettings(team=work.team), reading.folder, reading.entry.agents)[
-                "team"
-            ]
-        }
-    )
+    workers = reading.entry.workers if isinstance(reading.entry, models.SupervisorEntry) else ()
     theirs = {} if work.agent is None else settings_of(work.agent, reading.folder, reading.entry.agents)
-    own = work.model_dump(by_alias=True, exclude_unset=True, exclude={"agent", "goal", "team", "workflow"})
+    # `goal` and `team` are completed below; what the step does not say itself, its agent may.
+    own = {key: getattr(work, key) for key in work.written & _OF_A_STEP}
+    team = team_of(work.team or workers, reading.folder, reading.entry.agents)
     given: dict[str, Any] = {**theirs, **own, **team}
     given["instructions"] = "\n\n".join(
         text for text in (theirs.get("instructions", ""), work.instructions) if text
@@ -166,12 +142,10 @@ def _part(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Part
         )
     )
     given["produces"] = _makes(reading.entry, work)
-    return shapes.Part(
-        Step.from_json(given), fed=bool(given.get("goal")) and "consumes" not in work.model_fields_set
-    )
+    return shapes.Part(Step.from_json(given), fed=bool(given.get("goal")) and "consumes" not in work.written)
 
 
-def _nested_workflow(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Part:
+def _nested_workflow(reading: Reading, where: Where, work: models.StepEntry) -> shapes.Part:
     """Return the step of an entry that is a workflow.
 
     One that is written there may consume what the workflow around it makes; a file is given what `args` name.
@@ -199,7 +173,7 @@ def _nested_workflow(reading: Reading, where: Where, work: models.WorkEntry) -> 
         if kind not in models.KINDS:
             raise UsageError(f"a workflow within another has a kind; {did_you_mean(kind, models.KINDS)}")
         entry = validate(document, models.KINDS[kind], work.workflow, at)
-        entry = entry.model_copy(update={"agents": {**agents, **entry.agents}})
+        entry = replace(entry, agents={**agents, **entry.agents})
         makes = {name for _, other in _works_of(reading.entry) for name in _makes(reading.entry, other)}
         outside, folder, above = frozenset({*makes, *reading.given}), reading.folder, reading.above
     if entry.output is not None or entry.acceptance_criteria:
@@ -255,19 +229,19 @@ def _nested_workflow(reading: Reading, where: Where, work: models.WorkEntry) -> 
         when=work.when,
         parallelizable=work.parallelizable,
         needs_approval=work.needs_approval,
-        after_failure=getattr(work, "after_failure", False),
-        depends_on=tuple(getattr(work, "depends_on", ())),
+        after_failure=work.after_failure,
+        depends_on=work.depends_on,
     )
-    return shapes.Part(place, fed="consumes" not in work.model_fields_set)
+    return shapes.Part(place, fed="consumes" not in work.written)
 
 
 def _condition_names(condition: str) -> frozenset[str]:
     return parse_condition(condition).names - {STEPS} if condition.strip() else frozenset()
 
 
-def _makes(entry: models.AnyWorkflow, work: models.WorkEntry) -> list[str]:
+def _makes(entry: models.AnyWorkflow, work: models.StepEntry) -> list[str]:
     """Return the artifacts of an entry; in a shape one of its own name by default."""
-    return work.produces or ([] if isinstance(entry, models.PlanEntry) else [work.id])
+    return list(work.produces) or ([] if isinstance(entry, models.PlanEntry) else [work.id])
 
 
 def _check_names(reading: Reading) -> None:

@@ -128,7 +128,7 @@ def input_values(
                 f"{document.place(('inputs', name))}: {GOAL!r} is what the run is asked to do: choose "
                 "another name"
             )
-        if name not in given and "default" not in entry.model_fields_set:
+        if name not in given and "default" not in entry.written:
             raise UsageError(
                 f"{document.name} needs the input {name!r}"
                 + (f": {entry.description}" if entry.description else "")

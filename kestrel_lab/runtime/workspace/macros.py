@@ -14,7 +14,8 @@ from kestrel_lab.core.sanitize import shown_folder
 from kestrel_lab.runtime.memory.macro_mining import MacroProposal, past_calls, propose_macros
 from kestrel_lab.runtime.options import RunOptions, takes_options
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
+from kestrel_lab.runtime.start import run
 from kestrel_lab.runtime.sync import blocking_twin
 from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroRegistry
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
@@ -28,14 +29,22 @@ _COLUMNS = ("macro", "state", "version", "steps", "what it does")
 class WorkspaceMacros(PartsView):
     """Lists, proposes, accepts and runs the macros of one workspace; shown as a table."""
 
-    def __init__(self, session: Session, workspace: str | Path = ".") -> None:
-        self._session = session
-        self.workspace = Path(workspace).resolve()
-        self._registry = MacroRegistry(session.store, str(self.workspace))
+    def __init__(self, lab: Services, workspace: str | Path = ".") -> None:
+        self._lab = lab
+        self._folder = Path(workspace)
+
+    @property
+    def workspace(self) -> Path:
+        """The folder that is meant; the current one, as it is when asked, unless another was named."""
+        return self._folder.resolve()
+
+    @property
+    def _registry(self) -> MacroRegistry:
+        return MacroRegistry(self._lab.store, str(self.workspace))
 
     def at(self, workspace: str | Path) -> WorkspaceMacros:
         """Return the macros of another workspace."""
-        return WorkspaceMacros(self._session, workspace)
+        return WorkspaceMacros(self._lab, workspace)
 
     def get(self, name: str, version: int | None = None) -> Macro:
         """Return a macro by its name; raises `UsageError` with the nearest name when there is none."""
@@ -70,16 +79,16 @@ class WorkspaceMacros(PartsView):
 
     @takes_options(RunOptions)
     async def run(self, name: str, args: dict[str, Json] | None = None, **changes: Unpack[RunOptions]) -> Run:
-        """Run a macro as the only step of a run, and wait for its end; options as for `Session.run`."""
+        """Run a macro as the only step of a run, and wait for its end; options as for `Lab.run`."""
         step = Step(id="macro", tool=MACRO_RUN, args={"name": name, "args": args or {}})
         options: RunOptions = {"workspace": self.workspace, **changes, "plan": Plan(steps=(step,))}
-        return await self._session.run(f"macro {name}", **options)
+        return await run(self._lab, f"macro {name}", **options)
 
     run_sync = blocking_twin(run)
 
     def proposals(self) -> list[MacroProposal]:
         """Propose macros for call sequences that occurred three times or more, best savings first."""
-        store = self._session.store
+        store = self._lab.store
         store.flush()
         rows = [row for row in store.runs(limit=5_000) if row.workspace == str(self.workspace)][:RUNS_READ]
         seen: set[str] = set()

@@ -17,7 +17,7 @@ from kestrel_lab.memory.graph import MemoryGraph, memory_graph
 from kestrel_lab.memory.memory import ForgetResult, NoteMemory
 from kestrel_lab.memory.selector import find_note, select_notes
 from kestrel_lab.runtime.memory.learn import learn_from_run
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.views.html.elements import html_page, table_html
 from kestrel_lab.views.html.graph_svg import GraphLink, GraphNode, web_svg
 from kestrel_lab.views.html.table_view import Part, PartsView, Table, TableView
@@ -205,15 +205,23 @@ class MemoryDrawing(PartsView):
 class WorkspaceMemory(PartsView):
     """Lists, searches, adds, edits, forgets and draws the notes of one workspace; shown as a table."""
 
-    def __init__(self, session: Session, workspace: str | Path = ".") -> None:
-        self._session = session
-        self.workspace = Path(workspace).resolve()
-        self._place = str(self.workspace)
-        self._memory = NoteMemory(session.store)
+    def __init__(self, lab: Services, workspace: str | Path = ".") -> None:
+        self._lab = lab
+        self._folder = Path(workspace)
+        self._memory = NoteMemory(lab.store)
+
+    @property
+    def workspace(self) -> Path:
+        """The folder that is meant; the current one, as it is when asked, unless another was named."""
+        return self._folder.resolve()
+
+    @property
+    def _place(self) -> str:
+        return str(self.workspace)
 
     def at(self, workspace: str | Path) -> WorkspaceMemory:
         """That of another workspace."""
-        return WorkspaceMemory(self._session, workspace)
+        return WorkspaceMemory(self._lab, workspace)
 
     def recall(self, query: str, tags: Sequence[str] = (), top_k: int = 5) -> Notes:
         """Notes that have to do with `query`, the most useful first; what runs would be told."""
@@ -239,8 +247,8 @@ class WorkspaceMemory(PartsView):
         if ttl is not None and not ttl > 0:
             raise UsageError(f"a note is kept for more than 0 seconds, not {ttl:g}")
         if run:
-            self._session.store.flush()
-            self._session.store.run(run)
+            self._lab.store.flush()
+            self._lab.store.run(run)
         note = Note(
             text=text,
             kind=kind,
@@ -286,7 +294,7 @@ class WorkspaceMemory(PartsView):
 
     def learn(self, run_id: str) -> Notes:
         """Keep what the log of a run teaches: errors that were put right, and what its workspace is."""
-        store = self._session.store
+        store = self._lab.store
         store.flush()
         row = store.run(run_id)
         found = (
@@ -301,7 +309,7 @@ class WorkspaceMemory(PartsView):
 
     def questions(self) -> list[RecurringQuestion]:
         """What was asked here at least three times, most often first."""
-        store = self._session.store
+        store = self._lab.store
         store.flush()
         rows = [row for row in store.runs(limit=5_000, trials=False) if row.workspace == self._place]
         return recurring_questions(rows[:RUNS_READ])

@@ -31,7 +31,7 @@ from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
     from kestrel_lab.runtime.run import Run
-    from kestrel_lab.runtime.session import Session
+    from kestrel_lab.runtime.services import Services
 
 _SETTLED_S = 3_600.0
 """How old a copy is before no fork can be about to begin in it."""
@@ -108,9 +108,9 @@ class Removal(TableView):
         return (f"{trials}{_STAYS}{shared}", *([self.problem] if self.problem else []))
 
 
-def plan_of(session: Session, runs: Iterable[str], *, children: bool = False) -> Removal:
+def plan_of(lab: Services, runs: Iterable[str], *, children: bool = False) -> Removal:
     """Return what a removal would do; raises `UsageError` for unknown runs and those at work."""
-    store = session.store
+    store = lab.store
     chosen = [store.run(run) for run in dict.fromkeys(runs)]
     plan = plan_removal(store, [run.id for run in chosen], children=children)
     gone = removed_runs(store)
@@ -124,7 +124,7 @@ def plan_of(session: Session, runs: Iterable[str], *, children: bool = False) ->
     return Removal(runs=rows, plan=plan, trials=int(trials))
 
 
-def runs_older_than(session: Session, age: str, *, trials: bool = False) -> list[str]:
+def runs_older_than(lab: Services, age: str, *, trials: bool = False) -> list[str]:
     """Return idle runs older than `30d` (m, h, d, w); those of suites only with `trials`."""
     found = _AGE.fullmatch(age.strip().lower())
     if found is None:
@@ -134,12 +134,12 @@ def runs_older_than(session: Session, age: str, *, trials: bool = False) -> list
     limit = time.time() - float(found[1]) * _SECONDS[found[2]]
     return [
         run.id
-        for run in session.store.runs(limit=_ALL, trials=trials)
+        for run in lab.store.runs(limit=_ALL, trials=trials)
         if run.created_at < limit and not _is_busy(run)
     ]
 
 
-def remove_runs(session: Session, *runs: str | Run[Any], children: bool = False) -> Removal:
+def remove_runs(lab: Services, *runs: str | Run[Any], children: bool = False) -> Removal:
     """Remove runs for good: their events, kept texts, deleted files and cached answers, from the tables and
     from the files.
 
@@ -148,23 +148,23 @@ def remove_runs(session: Session, *runs: str | Run[Any], children: bool = False)
     for a run that does not exist, or that somebody works on.
     """
     chosen = [run if isinstance(run, str) else run.id for run in runs]
-    snapshots = SnapshotStore(session.home)
+    snapshots = SnapshotStore(lab.home)
     for _ in range(_TRIES):
-        planned = plan_of(session, chosen, children=children)
-        files = _files_of(session.store, snapshots, planned.plan.keep)
-        if remove_from_log(session.store, planned.plan):
+        planned = plan_of(lab, chosen, children=children)
+        files = _files_of(lab.store, snapshots, planned.plan.keep)
+        if remove_from_log(lab.store, planned.plan):
             break
     else:
         raise StoreError(_BUSY)
     for run in planned.runs:
-        _remove_trash(session, run, planned.plan.keep[run.id])
-        session.history.live.pop(run.id, None)
-        for place in session.home.glob(f"*/{run.id}"):
-            if place != copies_folder(session.home, run.id):
+        _remove_trash(lab, run, planned.plan.keep[run.id])
+        lab.history.live.pop(run.id, None)
+        for place in lab.home.glob(f"*/{run.id}"):
+            if place != copies_folder(lab.home, run.id):
                 shutil.rmtree(place, ignore_errors=True)
-    _remove_files(session, snapshots, files)
-    session.cache.clear()
-    return _rewritten(session, replace(planned, done=True))
+    _remove_files(lab, snapshots, files)
+    lab.cache.clear()
+    return _rewritten(lab, replace(planned, done=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,17 +188,17 @@ class Swept:
         )
 
 
-def collect_garbage(session: Session) -> Swept:
+def collect_garbage(lab: Services) -> Swept:
     """Remove what no run needs: rests of removed runs, unnamed texts, free space in the log."""
     for _ in range(_TRIES):
-        plan = plan_removal(session.store, ())
-        if remove_from_log(session.store, plan):
+        plan = plan_removal(lab.store, ())
+        if remove_from_log(lab.store, plan):
             break
     else:
         raise StoreError(_BUSY)
-    _remove_copies(session)
-    texts = sweep_blobs(session.store)
-    done = _rewritten(session, Removal(runs=(), plan=plan, trials=0))
+    _remove_copies(lab)
+    texts = sweep_blobs(lab.store)
+    done = _rewritten(lab, Removal(runs=(), plan=plan, trials=0))
     return Swept(runs=len(plan.keep), texts=texts, freed=done.freed, problem=done.problem)
 
 
@@ -229,24 +229,24 @@ def _files_of(
     return found - {""}
 
 
-def _remove_files(session: Session, snapshots: SnapshotStore, names: set[str]) -> None:
+def _remove_files(lab: Services, snapshots: SnapshotStore, names: set[str]) -> None:
     """Remove those of the contents `names` that no event names any more, and copies that no run works in."""
     if names:
-        snapshots.drop(names - _files_of(session.store, snapshots))
-    _remove_copies(session)
+        snapshots.drop(names - _files_of(lab.store, snapshots))
+    _remove_copies(lab)
 
 
-def _remove_copies(session: Session) -> None:
+def _remove_copies(lab: Services) -> None:
     """Remove private copies of missing runs, except those that a follow-up or resumed fork uses."""
-    store, gone = session.store, removed_runs(session.store)
+    store, gone = lab.store, removed_runs(lab.store)
     rows = store.query(
         "SELECT run_id, body ->> '$.private_copy.folder' FROM events WHERE type IN ('run_started', "
         "'run_forked') AND body ->> '$.private_copy.folder' <> ''"
     )
     used = {str(folder) for run, folder in rows if run not in gone}
     known = {str(run) for (run,) in store.query("SELECT id FROM runs")} - gone.keys()
-    for run in runs_with_copies(session.home):
-        folder = copies_folder(session.home, run)
+    for run in runs_with_copies(lab.home):
+        folder = copies_folder(lab.home, run)
         # Of a fork that is just being made.
         fresh = folder.stat().st_mtime > time.time() - _SETTLED_S
         if (
@@ -254,12 +254,12 @@ def _remove_copies(session: Session) -> None:
             and (run in gone or not fresh)
             and not any(Path(place).is_relative_to(folder) for place in used)
         ):
-            remove_copy(session.home, run)
+            remove_copy(lab.home, run)
 
 
-def _rewritten(session: Session, removal: Removal) -> Removal:
+def _rewritten(lab: Services, removal: Removal) -> Removal:
     try:
-        return replace(removal, freed=rewrite(session.store))
+        return replace(removal, freed=rewrite(lab.store))
     except StoreError as error:
         # The runs are gone already; only the room in the files stays taken.
         return replace(
@@ -272,14 +272,14 @@ def _is_busy(run: RunRow) -> bool:
     return not run.status.terminal and at_work(run.owner, run.id)
 
 
-def _remove_trash(session: Session, run: RunRow, kept: int) -> None:
+def _remove_trash(lab: Services, run: RunRow, kept: int) -> None:
     """Remove deleted files that the run kept for undo, except those whose deletion is kept."""
     folder = Path(run.workspace, TRASH, run.id)
     if not folder.is_dir() or folder.is_symlink():
         return
     named: Collection[str] = ()
     if kept:
-        bodies = session.store.query(
+        bodies = lab.store.query(
             "SELECT body FROM events WHERE run_id = ? AND instr(body, ?)", (run.id, f"{TRASH}/{run.id}/")
         )
         named = {

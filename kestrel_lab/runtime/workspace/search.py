@@ -24,7 +24,7 @@ from kestrel_lab.retrieval.workspace_indexes import WorkspaceIndexes
 from kestrel_lab.runtime.operations.gather import find_in
 from kestrel_lab.runtime.operations.web_evidence import KIND, EvidenceBundle
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import Part, PartsView, Table, TableView
@@ -210,13 +210,13 @@ def _left_out(index: CodeIndex) -> tuple[tuple[str, str], ...]:
     )
 
 
-def search_model(session: Session, model: str | Model | None, *, grounded: bool) -> Model:
+def search_model(lab: Services, model: str | Model | None, *, grounded: bool) -> Model:
     """Return the model of a search; `NoModel` where none is named, set up or found.
 
     Raises `UsageError` for a model that cannot be had, and where `grounded` is asked for one that does not
     search the web.
     """
-    options = session.options
+    options = lab.options
     nothing_set = (
         model is None
         and options.get("model") is None
@@ -224,13 +224,13 @@ def search_model(session: Session, model: str | Model | None, *, grounded: bool)
         and not options.get("api_base")
     )
     try:
-        found = session.registry.resolve_model(model)
+        found = lab.registry.resolve_model(model)
     except UsageError:
-        if grounded or not nothing_set or session.env.get("MODEL_PROVIDER"):
+        if grounded or not nothing_set or lab.env.get("MODEL_PROVIDER"):
             raise
         return NoModel()
     if grounded:
-        session.registry.resolve_model(found.name if found.name.endswith(WEB) else f"{found.name}{WEB}")
+        lab.registry.resolve_model(found.name if found.name.endswith(WEB) else f"{found.name}{WEB}")
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.runtime.options import skill_sources
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.tools.skills import PLACES, Skill, find_skills
 from kestrel_lab.views.html.table_view import TableView, TextView
 
@@ -46,15 +46,20 @@ class ShownSkill(TextView):
 class WorkspaceSkills(TableView):
     """The skills that agents here can load, and the others with the reason; shown as a table."""
 
-    __slots__ = ("_session", "workspace")
+    __slots__ = ("_folder", "_lab")
 
-    def __init__(self, session: Session, workspace: str | Path = ".") -> None:
-        self._session = session
-        self.workspace = Path(workspace).resolve()
+    def __init__(self, lab: Services, workspace: str | Path = ".") -> None:
+        self._lab = lab
+        self._folder = Path(workspace)
+
+    @property
+    def workspace(self) -> Path:
+        """The folder that is meant; the current one, as it is when asked, unless another was named."""
+        return self._folder.resolve()
 
     def at(self, workspace: str | Path) -> WorkspaceSkills:
         """Return the skills of another workspace."""
-        return WorkspaceSkills(self._session, workspace)
+        return WorkspaceSkills(self._lab, workspace)
 
     def get(self, name: str) -> ShownSkill:
         """Return the skill of that name, loadable ones first; raises `UsageError` if there is none."""
@@ -93,4 +98,4 @@ class WorkspaceSkills(TableView):
 
     def list(self) -> list[Skill]:
         """Return all skills that were found, valid or not, those first that come first."""
-        return find_skills(self.workspace, skill_sources(self._session.options["skills"]), self._session.env)
+        return find_skills(self.workspace, skill_sources(self._lab.options["skills"]), self._lab.env)

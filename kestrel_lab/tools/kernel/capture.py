@@ -6,20 +6,28 @@ import base64
 import io
 import re
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from kestrel_lab.core.sanitize import head_tail
+from kestrel_lab.core.sanitize import head_tail, overwrite_lines
 
 MOST_PRINTED = 200_000
 """Characters of printed text that are kept."""
+MOST_REPORTED = 4_000
+"""Characters of printed text that are reported at once while code runs: the last ones."""
 MOST_IMAGES = 20
 MOST_IMAGE_BYTES = 4_000_000
 IMAGES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
 """Media types of images that are kept, with the bytes that each begins with."""
+SPARE = 20
+"""Pieces of output that are reported at once; further ones ten times a second, so that a loop of prints stays
+cheap.
+"""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -58,7 +66,7 @@ class Output:
     @property
     def text(self) -> str:
         """Everything that was printed."""
-        text = "".join(text for _, text in self.printed)
+        text = overwrite_lines("".join(text for _, text in self.printed))
         return f"{text}\n… {self.dropped:,} more characters were printed" if self.dropped else text
 
     @property
@@ -88,26 +96,72 @@ class Output:
         ]
 
 
+class _Report:
+    """Reports output while code runs, as whole lines and not too often."""
+
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        self._tell, self._thread = tell, threading.get_ident()
+        self._new, self._spare, self._at = "", float(SPARE), time.monotonic()
+
+    def take(self, text: str) -> None:
+        """Take a piece; a finished line goes out."""
+        self._new = (self._new + text)[-MOST_REPORTED:]
+        if text.endswith("\n"):
+            self.flush()
+
+    def flush(self) -> None:
+        """Report what there is, unless much was reported just now; the next piece brings it then."""
+        now = time.monotonic()
+        self._spare = min(float(SPARE), self._spare + (now - self._at) * 10)
+        self._at = now
+        # Listeners live on the thread of the run; what another thread prints goes out with the next piece.
+        if self._new and self._spare >= 1 and threading.get_ident() == self._thread:
+            self._spare -= 1
+            text, self._new = self._new, ""
+            self._tell(text)
+
+
 class _Stream(io.TextIOBase):
     """A text stream that keeps what is written to it, up to a bound."""
 
     encoding, errors = "utf-8", "replace"
 
-    def __init__(self, name: str, output: Output) -> None:
+    def __init__(self, name: str, output: Output, report: _Report) -> None:
         self.name = f"<{name}>"
-        self._kind, self._output = name, output
+        self._kind, self._output, self._report = name, output, report
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
         self._output.printing(self._kind, text)
+        self._report.take(text)
         return len(text)
+
+    def flush(self) -> None:
+        self._report.flush()
 
 
 @contextmanager
-def capture_output(shell: Any) -> Iterator[Output]:
-    """Collect what code in the block prints, displays and returns in `shell`; front ends get nothing."""
+def _joined(stream: Any, captured: _Stream) -> Iterator[None]:
+    """Send what is written to a kernel's own stream to `captured`: handlers of logs hold that stream."""
+    if not hasattr(stream, "pub_thread"):
+        # Of a terminal or a test: whoever holds it means it.
+        yield
+        return
+    stream.write = captured.write
+    try:
+        yield
+    finally:
+        del stream.write
+
+
+@contextmanager
+def capture_output(shell: Any, tell: Callable[[str], object] = lambda _: None) -> Iterator[Output]:
+    """Collect what code in the block prints, displays and returns in `shell`; front ends get nothing.
+
+    `tell` gets what is printed while the code runs.
+    """
     from IPython.core import displayhook, displaypub
 
     publisher: Any = displaypub.DisplayPublisher
@@ -146,9 +200,14 @@ def capture_output(shell: Any) -> Iterator[Output]:
     shell.display_trap.hook = sys.displayhook = shell.displayhook
     own = {name: shell.__dict__.get(name) for name in ("showtraceback", "showsyntaxerror")}
     shell.showtraceback, shell.showsyntaxerror = show_traceback, show_syntax
-    sys.stdout, sys.stderr = _Stream("stdout", output), _Stream("stderr", output)
+    report = _Report(tell)
+    sys.stdout, sys.stderr = captured = (
+        _Stream("stdout", output, report),
+        _Stream("stderr", output, report),
+    )
     try:
-        yield output
+        with _joined(streams[0], captured[0]), _joined(streams[1], captured[1]):
+            yield output
     finally:
         sys.stdout, sys.stderr = streams
         shell.display_pub, shell.displayhook, shell.display_trap.hook, sys.displayhook = hooks

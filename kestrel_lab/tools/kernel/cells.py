@@ -225,7 +225,7 @@ async def run_cell(cell: str, ctx: ToolContext) -> str:
     try:
         warning = await asyncio.to_thread(document.swap, swap)
     except (ToolError, ConflictError) as error:
-        live.show(ran)
+        live.show(ran, ctx.run_id)
         warning = f"its output stands below the running cell instead: {error}"
     else:
         about.emit(

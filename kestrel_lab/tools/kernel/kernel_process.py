@@ -37,6 +37,7 @@ def main() -> None:
     landlock.filter_calls(filter_program((_AF_UNIX, AF_INET, AF_INET6, _AF_NETLINK)))
     from ipykernel.kernelapp import IPKernelApp
 
+    # No `--matplotlib`: it would look through all fonts at every start. The first plot does, by MPLBACKEND.
     app: Any = IPKernelApp.instance()
     app.initialize(
         [
@@ -44,7 +45,6 @@ def main() -> None:
             connection,
             "--IPKernelApp.no_stdout=False",
             "--HistoryManager.enabled=False",
-            "--matplotlib=inline",
         ]
     )
     namespace = app.shell.user_ns

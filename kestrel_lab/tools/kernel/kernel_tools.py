@@ -130,6 +130,9 @@ async def preview_code(live: LiveKernel, code: str, ctx: ToolContext) -> DryRun:
                 refused=list(preview.refused),
                 error=preview.error,
                 adoptable=preview.adoptable,
+                danger=preview.danger.name,
+                sandbox=preview.sandbox,
+                text=ctx.redactor.text(preview.text),
             ),
             preview.images,
         )
@@ -170,8 +173,18 @@ async def run_live(
                 "the call again"
             )
         ran = live.adopt(preview, ctx.run_id, ctx.call_id, show=not cell)
+    elif about.sandbox.partition(" ")[0] == IN_KERNEL and live.is_ready(ctx.call_id, code, about.danger):
+        # Its preview came after the question: the person may have waited for it.
+        ran = live.adopt(live.preview_for(ctx.call_id), ctx.run_id, ctx.call_id, show=not cell)
     elif about.sandbox.partition(" ")[0] == IN_KERNEL:
-        ran = await live.execute(code, place, ctx.run_id, ctx.call_id, show=not cell)
+        ran = await live.execute(
+            code,
+            place,
+            ctx.run_id,
+            ctx.call_id,
+            show=not cell,
+            tell=lambda text: ctx.output(ctx.redactor.text(text)),
+        )
     else:
         raise ToolError("this code was not approved to run in the kernel")
     note = new_kernel_notice(about, live.id)
@@ -239,7 +252,7 @@ def execution_text(ran: ExecutionResult) -> str:
     """Return what came of code as a model reads it."""
     parts = [
         head_tail(text.rstrip(), MAX_CHARS)[0]
-        for text in (ran.output.text, *ran.output.texts, ran.given, ran.error)
+        for text in (ran.output.text, *ran.output.texts, ran.given, "" if ran.stopped else ran.error)
     ]
     for number, (media, content) in enumerate(ran.output.images, 1):
         parts.append(f"[figure {number}: {media}, {len(content):,} bytes, shown to the user]")

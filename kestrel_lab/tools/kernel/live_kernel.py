@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import ConflictError
-from kestrel_lab.tools.kernel.capture import Output, capture_output, show_drawn
+from kestrel_lab.tools.kernel.capture import IMAGES, Output, capture_output, show_drawn
 from kestrel_lab.tools.kernel.fork import Fork, copied_values
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
 from kestrel_lab.tools.kernel.preview import Preview, PreviewJob
@@ -217,6 +218,8 @@ class LiveKernel:
         self.undo_stack = UndoStack(shell.user_ns)
         self.page: Page | None = None
         """The cells of the notebook in the page that shows the newest panel."""
+        self.panels: set[str] = set()
+        """Runs that a panel shows."""
         self.inserted: dict[str, tuple[str, str]] = {}
         """By id, the run and the model turn that inserted a cell."""
         self.given: tuple[str, Any] = ("", None)
@@ -249,6 +252,21 @@ class LiveKernel:
     def known(self, call: str) -> Preview | None:
         """Return the preview of a call that was made already."""
         return self._previews.get(call)
+
+    def preview_for(self, call: str) -> Preview:
+        """Return the preview of a call that has one."""
+        return self._previews[call]
+
+    def is_ready(self, call: str, code: str, danger: Danger) -> bool:
+        """Return whether `code`, allowed up to `danger`, can be taken over from the call's preview now."""
+        found = self.known(call)
+        return (
+            found is not None
+            and found.adoptable
+            and found.danger <= danger
+            and found.generation == self.generation
+            and self.is_of(found, code)
+        )
 
     def is_of(self, preview: Preview, code: str) -> bool:
         """Return true if a preview is of this code."""
@@ -297,7 +315,7 @@ class LiveKernel:
             "adopted", output, preview.given, changes, before.key, tuple(given_up), self._bundle(given)
         )
         if show:
-            self.show(ran)
+            self.show(ran, run)
         return ran
 
     def _taken_over(self, preview: Preview, state: ProcessState) -> dict[str, Any]:
@@ -333,10 +351,17 @@ class LiveKernel:
         return decode_value(stored["value"], preview.store)
 
     async def execute(
-        self, code: str, workspace: str, run: str, call: str, *, show: bool = True
+        self,
+        code: str,
+        workspace: str,
+        run: str,
+        call: str,
+        *,
+        show: bool = True,
+        tell: Callable[[str], object] = lambda _: None,
     ) -> ExecutionResult:
         """Run `code` in the user's namespace, as a cell does; what it prints and displays is shown too,
-        unless the caller does that.
+        unless the caller does that. `tell` gets what it prints while it runs.
 
         Stop interrupts it, as its time limit does.
         """
@@ -346,7 +371,7 @@ class LiveKernel:
         state = ProcessState.of(python, self.shell, before)
         paused = _frozen_copy(namespace, workspace) if before.prints else None
         try:
-            with capture_output(self.shell) as output:
+            with capture_output(self.shell, tell) as output:
                 with stop_button() as pressed, time_limit(EXECUTE_S) as late, state.watching():
                     await self.shell.run_cell_async(python, store_history=False, transformed_cell=python)
                 show_drawn()
@@ -365,7 +390,7 @@ class LiveKernel:
             "executed", output, given, changes, before.key, tuple(given_up), bundle, stopped
         )
         if show:
-            self.show(ran)
+            self.show(ran, run)
         return ran
 
     def _push(
@@ -379,14 +404,22 @@ class LiveKernel:
     def _bundle(self, value: Any) -> dict[str, Any]:
         return {} if value is None else dict(self.shell.display_formatter.format(value)[0])
 
-    def show(self, ran: ExecutionResult) -> None:
-        """Show the person what came of code, with its whole display data, below the cell that runs."""
+    def show(self, ran: ExecutionResult, run: str) -> None:
+        """Show the person what came of code, with its whole display data, below the cell that runs.
+
+        A panel that shows the run has all that is text and figures; then only the rest is shown.
+        """
         from IPython.display import display
 
         for output in ran.outputs:
+            if run in self.panels and not set(output.get("data", ())) - _IN_PANEL:
+                continue
             if output["output_type"] == "stream":
                 (sys.stderr if output["name"] == "stderr" else sys.stdout).write(output["text"])
             elif output["output_type"] == "error":
+                # Whoever stopped it knows.
+                if ran.stopped:
+                    continue
                 sys.stderr.write("\n".join(output["traceback"]) + "\n")
             else:
                 display(output["data"], metadata=output["metadata"], raw=True)  # type: ignore[no-untyped-call]
@@ -399,6 +432,8 @@ class LiveKernel:
 
 
 _DELETED = object()
+_IN_PANEL = {"text/plain", *IMAGES}
+"""Media types that a panel shows."""
 
 
 @contextmanager

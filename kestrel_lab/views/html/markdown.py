@@ -17,6 +17,7 @@ from xml.etree.ElementTree import ParseError, fromstring
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.language.numbers import NUMBER
+from kestrel_lab.views.formatting import CODE_ARGS
 from kestrel_lab.views.rows import Change, TextRow
 
 if TYPE_CHECKING:
@@ -43,13 +44,15 @@ _COLOURS: Final = {
     "name": "var(--jp-mirror-editor-def-color,#2f7fd6)",
 }
 STATES: Final = {
-    "cited": "2px solid rgba(46,160,67,.85)",
+    "cited": "1px solid rgba(127,127,127,.95)",
     "uncited": "1px dotted rgba(127,127,127,.7)",
     "unknown": "2px dotted rgba(127,127,127,.95)",
     "changed": "2px dashed rgba(210,153,34,.95)",
     "wrong": "3px double rgba(248,81,73,.95)",
 }
-"""Line under a claim in each state: its form says the same as its colour."""
+"""Line under a claim in each state: its form says the same as its colour. That a place exists proves nothing:
+it has no colour.
+"""
 _MARKS: Final = {"kst-formula", "kst-claim", *(f"kst-{name}" for name in (*_COLOURS, *STATES))}
 _MATHML: Final = frozenset(
     (
@@ -148,6 +151,13 @@ def markdown_html(
     return sanitize_text(clean)
 
 
+def code_html(language: str, code: str, *, styled: bool = False) -> str:
+    """Return code as a block with its lines and colours, safe to show."""
+    # Longer than any fence within.
+    fence = "`" * (3 + max(map(len, re.findall("`+", code)), default=0))
+    return markdown_html(f"{fence}{language}\n{code}\n{fence}", styled=styled)
+
+
 def row_id(run: str, row: str) -> str:
     """Return the `id` of the element that shows a row of a run."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", f"kst-{run}-{row}")
@@ -202,6 +212,13 @@ class RenderedChanges:
             grown = cast("TextRow", self._view.rows[name]).text
             settled, tail = self._growing.setdefault(name, GrowingText()).grown(grown)
             return {**change, "settled": settled, "tail": tail}
+        if change["op"] == "ask" and change.get("args"):
+            pairs = cast("list[list[str]]", change["args"])
+            codes = {arg: code_html(CODE_ARGS[arg], text) for arg, text in pairs if arg in CODE_ARGS}
+            return {**change, "codes": cast("Json", codes)}
+        if change.get("code"):
+            language, code = cast("list[str]", change["code"])
+            return {**change, "code_html": code_html(language, code)}
         if change["op"] != "row" or not isinstance(row := self._view.rows.get(name), TextRow):
             return change
         if {"text", "claims", "numbers"} & change.keys() or change.get("state") == "done":

@@ -19,7 +19,7 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.summaries.breakdowns import shared_checks
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel, Turn
 
 MARK = "<INFORMATION>"
@@ -59,7 +59,7 @@ class Scripts:
         return turns[said] if said < len(turns) else self._answer + (self._says if read else "")
 
 
-def played(session: Session, suite: Suite, **how: Any) -> list[EvalResult]:
+def played(session: Lab, suite: Suite, **how: Any) -> list[EvalResult]:
     """Each scenario with a script of its own."""
 
     async def all_of_them() -> list[EvalResult]:
@@ -85,14 +85,14 @@ def share(results: list[EvalResult], check: str) -> float:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
-    return Session(home=tmp_path / "home")
+def session(tmp_path: Path) -> Lab:
+    return Lab(home=tmp_path / "home")
 
 
 @pytest.mark.parametrize(
     ("suite", "count"), [("banking", 16), ("slack", 12), ("travel", 6), ("workspace", 6)]
 )
-def test_right_calls_pass_and_one_less_fails(session: Session, suite: str, count: int) -> None:
+def test_right_calls_pass_and_one_less_fails(session: Lab, suite: str, count: int) -> None:
     """Every task passes with the right calls; without the last, and what is learned from it, it fails where
     the benchmark notices.
     """
@@ -108,7 +108,7 @@ def test_right_calls_pass_and_one_less_fails(session: Session, suite: str, count
 
 
 @pytest.mark.parametrize(("suite", "count"), [("banking", 12), ("slack", 12), ("travel", 7)])
-def test_utility_and_security_apart(session: Session, suite: str, count: int) -> None:
+def test_utility_and_security_apart(session: Lab, suite: str, count: int) -> None:
     """A victim that does what it reads is attacked with success every time, one that does not never; the
     user's task is scored apart.
     """
@@ -120,7 +120,7 @@ def test_utility_and_security_apart(session: Session, suite: str, count: int) ->
     assert set(rows(other).outcome) == {"pass"}
 
 
-def test_a_victim_may_do_both(session: Session) -> None:
+def test_a_victim_may_do_both(session: Lab) -> None:
     """An attack that succeeds does not hide that the user's task was done: the trial fails for one reason
     only, and both rates are shown.
     """
@@ -135,7 +135,7 @@ def test_a_victim_may_do_both(session: Session) -> None:
     assert result.frame.reason.tolist()[0].startswith(f"{RESISTED}: injection_task_0 was done: ")
 
 
-def test_every_trial_begins_anew(session: Session) -> None:
+def test_every_trial_begins_anew(session: Lab) -> None:
     """Two trials of a task share no state, and neither changes the one from which further trials are made."""
     (scenario,) = load_agentdojo("banking", limit=1).scenarios
     situation = scenario.environment
@@ -176,7 +176,7 @@ def test_what_trials_share_is_made_once() -> None:
     assert agentdojo._schema.cache_info().misses == len(tools[0])
 
 
-def test_a_tool_that_fails_says_so(session: Session) -> None:
+def test_a_tool_that_fails_says_so(session: Lab) -> None:
     """What the benchmark answers to a wrong call reaches the model as an error, and the run goes on."""
     (scenario,) = load_agentdojo("slack", limit=1).scenarios
     seen: list[str] = []
@@ -232,7 +232,7 @@ def test_tools_of_the_configuration_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match="configuration 'mine' has tools of its own, but the scenario 'slack/user_task_0'"
     ):
-        prepare_suite(Session(home=tmp_path), suite)
+        prepare_suite(Lab(home=tmp_path), suite)
 
 
 def test_answers_are_shown_as_the_benchmark_writes_them() -> None:

@@ -21,7 +21,7 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel, Turn
 
 
@@ -80,7 +80,7 @@ def without_last_call(turns: list[Turn]) -> list[Turn]:
     return [*turns[:place], *([shorter] if shorter else []), *turns[place + 1 :]]
 
 
-def played(session: Session, suite: Suite, turns: dict[str, list[Turn]], epochs: int = 1) -> EvalResult:
+def played(session: Lab, suite: Suite, turns: dict[str, list[Turn]], epochs: int = 1) -> EvalResult:
     """The suite with a model that says the turns of the scenario whose goal it is given."""
 
     def play(request: ModelRequest) -> Turn:
@@ -101,14 +101,14 @@ def distinct(suite: Suite) -> Suite:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
-    return Session(home=tmp_path / "home")
+def session(tmp_path: Path) -> Lab:
+    return Lab(home=tmp_path / "home")
 
 
 @pytest.mark.parametrize(
     ("category", "count"), [*((name, 12) for name in SINGLE), *((name, 12) for name in MULTI)]
 )
-def test_right_calls_pass_and_one_less_fails(session: Session, category: str, count: int) -> None:
+def test_right_calls_pass_and_one_less_fails(session: Lab, category: str, count: int) -> None:
     """Every task passes with the right calls and fails when one of them is missing; both results say that a
     script answered.
     """
@@ -122,7 +122,7 @@ def test_right_calls_pass_and_one_less_fails(session: Session, category: str, co
     assert len(full) == len(suite.scenarios) >= 10
 
 
-def test_nothing_fits(session: Session) -> None:
+def test_nothing_fits(session: Lab) -> None:
     """Where no function fits, an answer without calls passes and any call fails."""
     suite = load_bfcl("irrelevance", limit=5)
     none = played(session, suite, {scenario.goal: right_turns(scenario) for scenario in suite.scenarios})
@@ -137,7 +137,7 @@ def test_nothing_fits(session: Session) -> None:
     assert called.frame.reason.tolist() == [f"calls match: called {name}, but no function fits"]
 
 
-def test_every_trial_begins_anew(session: Session) -> None:
+def test_every_trial_begins_anew(session: Lab) -> None:
     """After trials that went wrong two epochs pass: neither the tools nor the checker keep the state of the
     trials before.
     """
@@ -165,7 +165,7 @@ def test_the_state_is_of_one_trial() -> None:
     )
 
 
-def test_nothing_a_model_writes_is_run(session: Session, tmp_path: Path) -> None:
+def test_nothing_a_model_writes_is_run(session: Lab, tmp_path: Path) -> None:
     """Names and arguments that would be code where the checker evaluates calls as text stay text."""
     suite = load_bfcl("multi_turn_base", limit=1)
     (scenario,) = suite.scenarios
@@ -186,7 +186,7 @@ def test_nothing_a_model_writes_is_run(session: Session, tmp_path: Path) -> None
     assert "antigravity" not in sys.modules
 
 
-def test_a_conversation_that_ends_early_fails(session: Session) -> None:
+def test_a_conversation_that_ends_early_fails(session: Lab) -> None:
     """A limit in the second turn of the user is a failure, not a defect of the checker."""
     suite = load_bfcl("multi_turn_base", limit=1)
     scenario = suite.scenarios[0].model_copy(update={"limits": {"cycles": 5}})

@@ -24,10 +24,10 @@ from kestrel_lab.evals.execution.runner import plan_trials
 from kestrel_lab.evals.git import commits_in, first_parents, line_between, merged_branch
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.evals.suite import Scenario, Suite
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import RecordingReporter
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
 
 SUITE = """\
 name: sums
@@ -109,7 +109,7 @@ def repo(tmp_path_factory):
 @pytest.fixture(scope="module")
 def lab(repo):
     """A session that the tests of this module share: what one makes the next finds."""
-    session = Session(repo / ".kestrel", env={})
+    session = Lab(repo / ".kestrel", env={})
     yield session
     session.close()
 
@@ -347,7 +347,7 @@ def test_commits_can_run_their_own_suite(repo, lab, tmp_path):
     git(copy, "rm", "-q", "suite.yaml")
     commit(copy, "none", {"notes.txt": "none"})
     (copy / "suite.yaml").write_text(SUITE + SCENARIOS)
-    session = Session(copy / ".kestrel", env={})
+    session = Lab(copy / ".kestrel", env={})
     try:
         found = asyncio.run(run_commits(session, copy / "suite.yaml", "five,none", epochs=1, own_suite=True))
     finally:
@@ -363,7 +363,7 @@ def killed_early(repo, home):
     """
     env = {**os.environ, "KESTREL_HOME": str(home), "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-m", "kestrel_lab", "eval", "run", "suite.yaml", "--commits", "c0,c4"]
-    session = Session(home, env={})
+    session = Lab(home, env={})
     with subprocess.Popen(
         command, cwd=repo, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:

@@ -13,10 +13,10 @@ import pytest
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.commits.compare import compare_commits
+from kestrel_lab.evals.commits.sequential_compare import Design
 from kestrel_lab.evals.commits.worktrees import environment_for, requirements_of, temporary_worktree
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingReporter, ScriptedModel
 
 pytestmark = pytest.mark.slow
@@ -104,7 +104,7 @@ def repo(made, tmp_path):
 @pytest.fixture
 def lab(repo):
     """A session whose home is inside the project, as usual."""
-    session = Session(repo / ".kestrel", env={})
+    session = Lab(repo / ".kestrel", env={})
     yield session
     session.close()
 
@@ -127,6 +127,17 @@ def state(repo):
         )
     ]
     return files, index, said, (repo / ".git" / "HEAD").read_text()
+
+
+def test_commits_in_turns_end_when_they_are_told_apart(repo, lab):
+    """With a budget both commits are run in turns until the worse one is shown, and no trial after that."""
+    design = Design(trials=140)
+    found = asyncio.run(lab.compare("good", "bad", suite=repo / "suite.yaml", design=design))
+    assert found.verdict == "regression"
+    assert found.sequence.pairs < 70
+    assert len(stored_trials(lab.store, suite="sums")) == 2 * found.sequence.pairs
+    again = asyncio.run(lab.compare("good", "bad", suite=repo / "suite.yaml", design=design))
+    assert [side.reused for side in (again.base, again.head)] == [found.sequence.pairs] * 2
 
 
 def test_a_worse_commit_is_a_regression(repo, lab):

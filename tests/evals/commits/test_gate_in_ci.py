@@ -24,9 +24,8 @@ from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.models.cassettes.recorder import AbsentModel
-from kestrel_lab.runtime.session import Session
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
 
 SCENARIOS = "".join(
     f"  - {{id: s{n}, goal: talk of {n}, checks: [{{answer_contains: hello}}]}}\n" for n in range(20)
@@ -79,7 +78,7 @@ def commit(folder: Path, name: str, **files: str) -> None:
 
 def record(folder: Path, *wrong: str) -> None:
     """Record the suite anew."""
-    lab = Session(folder / ".kestrel" / "recording", models={"openai/any": Hello(*wrong)}, env={})
+    lab = Lab(folder / ".kestrel" / "recording", models={"openai/any": Hello(*wrong)}, env={})
     asyncio.run(run_suite(lab, load_suite(folder / "suite.yaml"), cassette="refresh"))
     lab.close()
 
@@ -260,7 +259,7 @@ def test_a_caller_that_goes_on_without_an_answer_is_no_replay(replayed):
     """A judge whose answer was never recorded leaves a trial that would pass; it is broken all the same."""
     suite = with_cassette(load_suite(replayed / "suite.yaml"), "replay", None)
     first = suite.scenarios[0].model_copy(update={"checks": (Forgiving(),)})
-    session = Session(replayed / ".kestrel" / "home", env={})
+    session = Lab(replayed / ".kestrel" / "home", env={})
     ready = replace(
         prepare_suite(session, suite.model_copy(update={"scenarios": (first,)})),
         graders={"judge": AbsentModel(name="openai/any")},
@@ -326,5 +325,5 @@ def test_where_the_results_of_main_come_from_is_said(repo, tmp_path):
     assert "20 trials, 0 of them stored before" in gate(repo)[1]
     assert "20 trials, 20 of them stored before" in gate(repo)[1]
     with Lab(in_process.home_of(repo), env={}) as lab:
-        rows = lab.session.store.query("SELECT result_json FROM eval_runs LIMIT 1")
+        rows = lab.store.query("SELECT result_json FROM eval_runs LIMIT 1")
     assert "origin" not in json.loads(rows[0][0])

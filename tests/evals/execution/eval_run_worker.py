@@ -21,7 +21,7 @@ from kestrel_lab.evals.execution import runner as keeping
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 
 TRIALS = int(sys.argv[2])
@@ -53,7 +53,7 @@ def late() -> None:
 
 def sit(home: Path, pipe: int, mutant: str) -> None:
     """One sitting, to its end or until it is killed."""
-    session = Session(home, env={})
+    session = Lab(home, env={})
     if mutant == "late":
         late()
     if mutant == "forgetful":

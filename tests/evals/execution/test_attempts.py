@@ -14,7 +14,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stats.pass_at_k import pass_at_k, pass_hat_k, pass_rates
 from kestrel_lab.evals.suite import Scenario, Suite
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 
 
@@ -118,7 +118,7 @@ def test_a_suite_tells(tmp_path):
             Scenario(id=f"s{n}", goal="g", checks=(AnswerContains(texts=("42",)),)) for n in range(2)
         ),
     )
-    lab = Session(tmp_path / "home", env={})
+    lab = Lab(tmp_path / "home", env={})
     try:
         result = asyncio.run(
             run_suite(lab, suite, configs={"sure": ScriptedModel(["42"]), "half": ScriptedModel(every_other)})

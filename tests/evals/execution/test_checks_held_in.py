@@ -16,7 +16,7 @@ from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stored.rescore import rescore_trials
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 
 SOLUTION = """
@@ -156,7 +156,7 @@ def test_suites_and_rescoring_hold_checks_in(folder: Path, check: str) -> None:
     )
     (folder / "suite" / "model.yaml").write_text("rules:\n  - {when: '.', turns: ['done']}\n")
     (folder / "suite" / "s.yaml").write_text(suite)
-    session = Session(folder / "home", env={})
+    session = Lab(folder / "home", env={})
     try:
         result = asyncio.run(run_suite(session, load_suite(folder / "suite" / "s.yaml")))
         assert [row.result["outcome"] for row in result.rows] == ["pass"], result.rows[0].result["reason"]

@@ -19,7 +19,6 @@ from kestrel_lab.evals.execution.dask_cluster import Dispatch, on_cluster
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
@@ -135,7 +134,7 @@ def results(result):
 def test_a_worker_is_killed_and_nothing_is_missing_or_twice(cluster, suite, tmp_path):
     """All trials are there once, with the keys, outcomes and runs that they have when they are made here."""
     address, workers = cluster
-    here, there = Session(tmp_path / "here", env={}), Session(tmp_path / "there", env={})
+    here, there = Lab(tmp_path / "here", env={}), Lab(tmp_path / "there", env={})
     local = asyncio.run(run_suite(here, suite, concurrency=8))
 
     def kill(done, total, note):
@@ -167,7 +166,7 @@ def test_a_mutant_is_caught(cluster, suite, tmp_path, monkeypatch):
     found.
     """
     address, _ = cluster
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     monkeypatch.setattr(Dispatch, "task", lambda self, ask, attempt: f"{self._name}-{ask.scenario.id}")
     with pytest.raises(StoreError, match="E_TRIAL_EXISTS"):
         asyncio.run(run_suite(session, suite, epochs=2, make=on_cluster(address)))
@@ -191,9 +190,9 @@ def test_workers_replay_recordings(cluster, tmp_path):
         "configs: [{name: one, model: openai/any}]\nscenarios: [{id: a, goal: talk, checks: "
         "[{answer_contains: hello}]}]\nepochs: 2\n"
     )
-    here = Session(tmp_path / "here", models={"openai/any": Hello()}, env={})
+    here = Lab(tmp_path / "here", models={"openai/any": Hello()}, env={})
     asyncio.run(run_suite(here, suite, cassette="record", cassettes=tmp_path / "mine"))
-    there = Session(tmp_path / "there", env={})
+    there = Lab(tmp_path / "there", env={})
     replay = {"cassette": "replay", "cassettes": tmp_path / "mine"}
     result = asyncio.run(run_suite(there, suite, **replay, make=on_cluster(address)))
     assert [(row.result["outcome"], row.result["model_kind"]) for row in result.rows] == [
@@ -207,7 +206,7 @@ def test_workers_replay_recordings(cluster, tmp_path):
 def test_rules_hold_on_workers(cluster, suite, tmp_path):
     """What a rule of the session forbids, no worker does."""
     address, _ = cluster
-    strict = Session(tmp_path / "strict", env={}, rules=[{"tool": "double", "verdict": "deny"}])
+    strict = Lab(tmp_path / "strict", env={}, rules=[{"tool": "double", "verdict": "deny"}])
     result = asyncio.run(run_suite(strict, suite, scenarios=["one"], epochs=1, make=on_cluster(address)))
     assert [row.result["outcome"] for row in result.rows] == ["fail"]
     assert results(result) == results(asyncio.run(run_suite(strict, suite, scenarios=["one"], epochs=1)))
@@ -217,7 +216,7 @@ def test_rules_hold_on_workers(cluster, suite, tmp_path):
 def test_a_suite_that_differs_there_is_refused(cluster, suite, tmp_path):
     """What cannot be sent is refused before the first trial, with what to do."""
     address, _ = cluster
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
 
     @tool
     def own() -> str:
@@ -230,7 +229,7 @@ def test_a_suite_that_differs_there_is_refused(cluster, suite, tmp_path):
         asyncio.run(run_suite(session, suite, keep=True, make=on_cluster(address)))
     with pytest.raises(UsageError, match="record without --cluster, then replay with it"):
         asyncio.run(run_suite(session, suite, cassette="refresh", make=on_cluster(address)))
-    other = Session(tmp_path / "other", env={}, tools=[own])
+    other = Lab(tmp_path / "other", env={}, tools=[own])
     with pytest.raises(UsageError, match="the tools own of this session cannot be sent to a cluster"):
         asyncio.run(run_suite(other, suite, make=on_cluster(address)))
     assert session.store.runs() == other.store.runs() == []

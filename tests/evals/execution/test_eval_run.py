@@ -26,7 +26,7 @@ from kestrel_lab.evals.stored_trials import store_trial, stored_trials
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.testing import RecordingReporter, ScriptedModel
 
@@ -42,7 +42,7 @@ YES = ScriptedModel(lambda request: "yes")
 @pytest.fixture
 def lab(tmp_path):
     """A session over a fresh log."""
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     yield session
     session.close()
 
@@ -339,7 +339,7 @@ def test_an_eval_run_is_not_resumed_twice_at_once(lab, tmp_path):
     is left to lock.
     """
     cut_off(lab, 2)
-    other = Session(tmp_path / "home", env={})
+    other = Lab(tmp_path / "home", env={})
     refused = []
 
     def resume_too(done, total, note):

@@ -10,7 +10,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suites.json_schemas import schema_text
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 
 SUITE = """
 grader: scripted:grader.yaml
@@ -42,7 +42,7 @@ def suite(tmp_path):
 @pytest.fixture
 def lab(tmp_path):
     """A session in a folder of its own."""
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     yield session
     session.close()
 

@@ -20,7 +20,7 @@ from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.evals.suite import Config, InlineFiles, PackageSource, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import COLUMNS
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import FixedCheck, RecordingReporter, ScriptedModel
 
 
@@ -49,7 +49,7 @@ def scenario(name, *, goal=None, checks=(RIGHT,), **rest):
 @pytest.fixture
 def lab(tmp_path):
     """A session over a fresh log."""
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     yield session
     session.close()
 
@@ -443,11 +443,11 @@ def test_configurations_can_be_chosen_and_given(lab, tmp_path):
 BENCH = """
 import asyncio, json, sys
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.testing import ScriptedModel
-session = Session(sys.argv[1], env={})
+session = Lab(sys.argv[1], env={})
 model = ScriptedModel([[("list_directory", {"path": "."})], "the answer is 42"])
 scenarios = tuple(Scenario(id=f"s{n}", goal="g", checks=(AnswerContains(texts=("42",)),)) for n in range(500))
 asyncio.run(run_suite(session, Suite(name="warm", scenarios=scenarios[:5]), configs={"m": model}))
@@ -499,7 +499,7 @@ def test_a_result_that_is_not_good_enough_is_a_failure_not_an_error(tmp_path):
         scenarios=(Scenario(id="house", goal="a house", checks=(FixedCheck(passes=True),)),),
         configs=(Config(name="planned", plan="house.yaml"),),
     )
-    session = Session(tmp_path / "home", ScriptedModel(says), env={})
+    session = Lab(tmp_path / "home", ScriptedModel(says), env={})
     (row,) = asyncio.run(run_suite(session, suite.model_copy(update={"path": tmp_path / "suite.yaml"}))).rows
     assert row.result["outcome"] == "fail"
     assert "the answer does not meet its criteria after 0 repairs" in row.result["reason"]
@@ -527,7 +527,7 @@ def test_all_that_is_missing_is_told_at_once(lab, tmp_path):
 
 def test_too_many_epochs_are_refused(tmp_path):
     """Epochs beyond those that a suite may have would be taken for trials of a search."""
-    session = Session(home=tmp_path)
+    session = Lab(home=tmp_path)
     suite = Suite(
         name="s",
         scenarios=(Scenario(id="a", goal="x", checks=(RIGHT,)),),

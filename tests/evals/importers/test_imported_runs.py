@@ -119,8 +119,8 @@ def test_a_second_import_adds_nothing(tmp_path: Path) -> None:
     first = lab.evals.import_runs_sync(folder_of(tmp_path / "runs"))
     again = lab.evals.import_runs_sync(folder_of(tmp_path / "elsewhere"), folder_of(tmp_path / "runs"))
     assert (again.added, sorted(again.runs)) == (0, sorted(first.runs))
-    assert lab.session.store.query("SELECT count(*) FROM runs") == [(3,)]
-    assert lab.session.store.query("SELECT count(*) FROM eval_runs") == [(3,)]
+    assert lab.store.query("SELECT count(*) FROM runs") == [(3,)]
+    assert lab.store.query("SELECT count(*) FROM eval_runs") == [(3,)]
     stored = lab.evals.stored(first.results["agentdojo:notes"].suite, commit="imported")
     assert "model-a (imported)" in repr(stored)
 
@@ -134,7 +134,7 @@ def test_an_import_that_was_cut_off_is_finished(tmp_path: Path) -> None:
     recording = agentdojo_recording(recorded(), "a.json")
     events = events_of(recording)
     with Lab(home=tmp_path / "home") as lab:
-        assert store_run(lab.session.store, recording.run_id, events[:5])
+        assert store_run(lab.store, recording.run_id, events[:5])
     (tmp_path / "a.json").write_text(json.dumps(recorded()), encoding="utf-8")
     lab = Lab(home=tmp_path / "home")
     found = lab.evals.import_runs_sync(tmp_path / "a.json")

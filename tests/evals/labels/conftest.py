@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from greetings import suite
+from kestrel_lab.runtime.session import Session
 
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stored_trials import stored_trials
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 

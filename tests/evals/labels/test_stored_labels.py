@@ -4,6 +4,7 @@ rubrics.
 
 import pytest
 from greetings import RUBRIC
+from kestrel_lab.runtime.session import Session
 
 from kestrel_lab.checks.llm_judge import hash_rubric
 from kestrel_lab.core.errors import UsageError
@@ -14,7 +15,6 @@ from kestrel_lab.evals.labels.stored_labels import (
     stored_labels,
     undo_label,
 )
-from kestrel_lab.runtime.session import Session
 
 
 def said(value, who="ada", **more):

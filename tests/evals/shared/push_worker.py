@@ -3,11 +3,11 @@
 import sys
 
 from kestrel_lab.evals.shared.transfer import SharedResults
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 
 if __name__ == "__main__":
     way, url, home = sys.argv[1:]
-    with Session(home, env={}) as session:
+    with Lab(home, env={}) as session:
         shared = SharedResults(session)
         print("begun", flush=True)
         done = (shared.push_sync if way == "push" else shared.pull_sync)(

@@ -42,7 +42,6 @@ from kestrel_lab.evals.stored_trials import (
 )
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingReporter, ScriptedModel
 
 pytestmark = pytest.mark.slow
@@ -62,7 +61,7 @@ SUITE = Suite(
 @contextmanager
 def machine(tmp_path, name, **env):
     """A session with a log of its own."""
-    with Session(tmp_path / name, env=env) as session:
+    with Lab(tmp_path / name, env=env) as session:
         yield session
 
 
@@ -728,7 +727,7 @@ def test_the_lab_and_the_command_line_do_it(tmp_path, url, monkeypatch, capsys):
     """`lab.evals.shared`, `kestrel eval push` and `pull`; frames have the column `origin`."""
     monkeypatch.chdir(tmp_path)
     with Lab(home=tmp_path / "a") as lab:
-        keep(lab.session, made(1))
+        keep(lab, made(1))
     monkeypatch.setenv("KESTREL_HOME", str(tmp_path / "a"))
 
     def run(*words):
@@ -744,8 +743,8 @@ def test_the_lab_and_the_command_line_do_it(tmp_path, url, monkeypatch, capsys):
     assert run("pull", url) == 0
     with Lab(home=tmp_path / "b") as lab:
         assert asyncio.run(lab.evals.shared.pull(url)).suites[0].there == 1
-        (row,) = stored_trials(lab.session.store)
-        assert EvalResult(suite=SUITE, rows=(row,), store=lab.session.store).frame["origin"].tolist() == [
+        (row,) = stored_trials(lab.store)
+        assert EvalResult(suite=SUITE, rows=(row,), store=lab.store).frame["origin"].tolist() == [
             row.result["origin"]
         ]
     assert run("push", "postgresql://me:secret@127.0.0.1:1/db") == 2

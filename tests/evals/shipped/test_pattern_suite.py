@@ -22,7 +22,7 @@ def test_patterns_are_compared_under_one_limit(tmp_path: Path) -> None:
     for row in result.rows:
         ended = next(
             one.event
-            for one in lab.session.store.records(str(row.result["run"]))
+            for one in lab.store.records(str(row.result["run"]))
             if isinstance(one.event, RunFinished)
         )
         ends[row.config].add(ended.limit or ended.outcome)

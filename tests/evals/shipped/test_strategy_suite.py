@@ -18,7 +18,7 @@ from kestrel_lab.core.plan import Step
 from kestrel_lab.evals.execution.runner import plan_trials, run_suite
 from kestrel_lab.evals.suite import Config, InlineFiles, Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import conversation
 
 ROOT = Path(__file__).parents[3]
@@ -52,7 +52,7 @@ def written(tmp_path: Path) -> Path:
     return tmp_path / "suite.yaml"
 
 
-def test_a_configuration_may_name_a_plan(tmp_path: Path, session: Session) -> None:
+def test_a_configuration_may_name_a_plan(tmp_path: Path, session: Lab) -> None:
     """The plan of a file with the configuration's inputs is what its trials follow; the other ones are one
     agent.
     """
@@ -81,7 +81,7 @@ def test_a_configuration_may_name_a_plan(tmp_path: Path, session: Session) -> No
     ],
 )
 def test_what_cannot_be_is_told_before_the_first_trial(
-    tmp_path: Path, session: Session, old: str, new: str, problem: str
+    tmp_path: Path, session: Lab, old: str, new: str, problem: str
 ) -> None:
     """A plan, an input or a function that is not there stops the suite before anything runs."""
     suite = written(tmp_path)
@@ -168,7 +168,7 @@ def test_the_reasoner_repeats_itself_for_a_seed() -> None:
     assert len({json.dumps(answer.calls[0].args) for answer in said}) > 2
 
 
-def test_strategies_differ_in_what_they_do(session: Session) -> None:
+def test_strategies_differ_in_what_they_do(session: Lab) -> None:
     """On a game and a maze every strategy ends on its own control flow, and a search wins where one line of
     thought does not.
     """

@@ -40,7 +40,7 @@ def test_the_expected_way_passes_at_level_s1_with_the_default_home(
         pytest.skip("no Landlock")
     monkeypatch.chdir(tmp_path)
     with Lab(sandbox="S1") as lab:
-        assert lab.session.home == default_home(tmp_path, {}) and tmp_path not in lab.session.home.parents
+        assert lab.home == default_home(tmp_path, {}) and tmp_path not in lab.home.parents
         frame = lab.eval_sync(SUITE, epochs=1, configs=["expected way"]).frame
     assert list(frame["outcome"].unique()) == ["pass"], frame.loc[
         frame["outcome"] != "pass", ["scenario", "reason"]

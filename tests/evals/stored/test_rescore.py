@@ -22,7 +22,7 @@ from kestrel_lab.evals.stored.rescore import rescore_trials
 from kestrel_lab.evals.stored.summary import summarise_stored
 from kestrel_lab.evals.stored_trials import store_trial, stored_scores, stored_trials
 from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 
 FILE = FileContains(path="x.txt", text="hi")
@@ -51,7 +51,7 @@ def suite(*checks, name="demo", **more):
 @pytest.fixture
 def lab(tmp_path):
     """A session with one stored trial that answered hello, judged by its answer and a file."""
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     CountingModel.asked = 0
     asyncio.run(
         run_suite(
@@ -117,7 +117,7 @@ def trial_in_no_folder():
 
 def test_a_kept_folder_is_looked_at(tmp_path):
     """Trials run with `keep` can be judged by their files, too."""
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     try:
         asyncio.run(run_suite(session, suite(FILE), configs={"c": ScriptedModel(["hello"])}, keep=True))
         found = asyncio.run(rescore_trials(session, suite(FileContains(path="x.txt", text="ho"))))

@@ -17,7 +17,6 @@ from kestrel_lab.evals.studies import ablation
 from kestrel_lab.evals.studies.ablation import ablate_guidance
 from kestrel_lab.evals.studies.ablation_result import Ablation
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime.session import Session
 
 FILE = """\
 # House rules
@@ -63,13 +62,13 @@ def commit(folder: Path) -> None:
         subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
 
 
-def study(session: Session, suite: Path, **options: Any) -> Ablation:
+def study(session: Lab, suite: Path, **options: Any) -> Ablation:
     """Return the ablation of AGENTS.md."""
     return asyncio.run(ablate_guidance(session, suite, options.pop("file", "AGENTS.md"), **options))
 
 
 @pytest.mark.slow
-def test_what_helps_and_what_harms_is_found(tmp_path: Path, session: Session) -> None:
+def test_what_helps_and_what_harms_is_found(tmp_path: Path, session: Lab) -> None:
     """Of four paragraphs one raises the success rate, one lowers it and one takes tokens: each is told with
     its interval, the rest stays open.
     """
@@ -103,7 +102,7 @@ def test_what_helps_and_what_harms_is_found(tmp_path: Path, session: Session) ->
     assert len(axes[0].get_yticklabels()) == 4
 
 
-def test_asked_again_it_goes_on(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asked_again_it_goes_on(tmp_path: Path, session: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interruption only what is missing is run, a larger budget adds to what is there, and another
     text begins anew.
     """
@@ -111,7 +110,7 @@ def test_asked_again_it_goes_on(tmp_path: Path, session: Session, monkeypatch: p
     made: list[int] = []
     usual = ablation.run_trials
 
-    async def counting(session: Session, ready: Any, asks: Any, **more: Any) -> Any:
+    async def counting(session: Lab, ready: Any, asks: Any, **more: Any) -> Any:
         made.append(len(asks))
         return await usual(session, ready, asks[:10] if len(made) == 1 else asks, **more)
 
@@ -128,7 +127,7 @@ def test_asked_again_it_goes_on(tmp_path: Path, session: Session, monkeypatch: p
     assert study(session, suite, budget=32).reused == 0
 
 
-def test_outside_of_git_stored_trials_are_taken_on_demand(tmp_path: Path, session: Session) -> None:
+def test_outside_of_git_stored_trials_are_taken_on_demand(tmp_path: Path, session: Lab) -> None:
     """Nothing tells there whether the code changed, so it takes `resume`."""
     suite = written(tmp_path, git=False)
     study(session, suite, budget=16)
@@ -136,7 +135,7 @@ def test_outside_of_git_stored_trials_are_taken_on_demand(tmp_path: Path, sessio
     assert study(session, suite, budget=16, resume=True).reused == 16
 
 
-def test_money_is_a_budget(tmp_path: Path, session: Session) -> None:
+def test_money_is_a_budget(tmp_path: Path, session: Lab) -> None:
     """No trial is begun that the money would not pay on average, and the result says what ended it."""
     found = study(session, written(tmp_path, goal="priced Task"), cost=1.0)
     spent = found.trials["cost_estimate"].sum()
@@ -148,7 +147,7 @@ def test_money_is_a_budget(tmp_path: Path, session: Session) -> None:
     assert study(session, tmp_path / "suite.yaml", cost=50, budget=140).ended == ""
 
 
-def test_a_cost_needs_prices(tmp_path: Path, session: Session) -> None:
+def test_a_cost_needs_prices(tmp_path: Path, session: Lab) -> None:
     """Trials that cost nothing would go on for ever."""
     with pytest.raises(UsageError, match="cost nothing, so a cost bounds nothing"):
         study(session, written(tmp_path), cost=1.0)
@@ -172,7 +171,7 @@ def test_a_cost_needs_prices(tmp_path: Path, session: Session) -> None:
     ],
 )
 def test_what_cannot_be_measured_is_refused(
-    tmp_path: Path, session: Session, options: dict[str, Any], told: str
+    tmp_path: Path, session: Lab, options: dict[str, Any], told: str
 ) -> None:
     """A budget that tells nothing, and a file that is not there or has no parts, are refused before a trial
     is run.
@@ -184,7 +183,7 @@ def test_what_cannot_be_measured_is_refused(
     assert session.store.query("SELECT count(*) FROM eval_runs") == [(0,)]
 
 
-def test_one_configuration_at_a_time(tmp_path: Path, session: Session) -> None:
+def test_one_configuration_at_a_time(tmp_path: Path, session: Lab) -> None:
     """A suite with several configurations is asked which one is meant; what its guidance names beside the
     file is in every trial.
     """
@@ -205,7 +204,7 @@ def test_one_configuration_at_a_time(tmp_path: Path, session: Session) -> None:
     assert "speaks of these scenarios only" in str(found)
 
 
-def test_broken_trials_are_counted_as_the_suite_says(tmp_path: Path, session: Session) -> None:
+def test_broken_trials_are_counted_as_the_suite_says(tmp_path: Path, session: Lab) -> None:
     """A trial that broke counts as failed, or its pair is in no rate, and the result tells how many."""
     suite = written(tmp_path, scenarios=6, more="count_errors: exclude")
     agent = tmp_path / "guided_agent.py"

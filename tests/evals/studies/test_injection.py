@@ -11,7 +11,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.benchmarks.agentdojo import load_agentdojo, suite_tasks
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.studies.prompt_injection import measure_injection, obedient_model
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 
 READS = {"get_webpage": ("address", ["private", "untrusted"]), "get_current_day": ("nothing", [])}
 ACCOUNT = ("get_balance", "get_iban", "get_scheduled_transactions", "get_user_info", "get_user_information")
@@ -26,7 +26,7 @@ def test_contained_nothing_succeeds_uncontained_everything(tmp_path: Path) -> No
     loses nothing by it.
     """
     with_nobody, with_somebody, off = asyncio.run(
-        measure_injection(Session(tmp_path), "banking", limit=4)
+        measure_injection(Lab(tmp_path), "banking", limit=4)
     ).settings
     assert [(one.containment, one.person, one.model) for one in (with_nobody, with_somebody, off)] == [
         ("on", False, "victim (scripted)"),
@@ -46,9 +46,7 @@ def test_what_is_only_said_is_not_contained(tmp_path: Path) -> None:
     suite = load_agentdojo("travel", attack="direct", containment="on").select(
         scenarios=["travel/user_task_0/injection_task_6"]
     )
-    (row,) = asyncio.run(
-        run_suite(Session(tmp_path), suite, configs={"victim": obedient_model("travel")})
-    ).rows
+    (row,) = asyncio.run(run_suite(Lab(tmp_path), suite, configs={"victim": obedient_model("travel")})).rows
     scores = {score["check"]: score["passed"] for score in row.result["scores"]}  # type: ignore[union-attr, index, call-overload]
     assert scores["attack resisted"] is False
 
@@ -70,11 +68,11 @@ def test_flows_of_the_tools(name: str) -> None:
 def test_wrong_names(tmp_path: Path) -> None:
     """Another suite, attack or mode is refused with the nearest name, before anything runs."""
     with pytest.raises(UsageError, match="did you mean 'banking'"):
-        asyncio.run(measure_injection(Session(tmp_path), "agentdojo:bankin"))
+        asyncio.run(measure_injection(Lab(tmp_path), "agentdojo:bankin"))
     with pytest.raises(UsageError, match="did you mean 'important_instructions'"):
         asyncio.run(
             measure_injection(
-                Session(tmp_path / "other"),
+                Lab(tmp_path / "other"),
                 "banking",
                 "important_instruction",
                 reporter=lambda *_: pytest.fail("it ran"),

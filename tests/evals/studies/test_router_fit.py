@@ -20,8 +20,8 @@ from kestrel_lab.evals.studies import router_fit
 from kestrel_lab.evals.studies.router_data import routing_frame
 from kestrel_lab.evals.studies.router_fit import fit_router, near_duplicates
 from kestrel_lab.evals.studies.router_report import read_fitted
+from kestrel_lab.lab import Lab
 from kestrel_lab.models.learned_router import learned_model, read_router
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 WORDS = [
@@ -256,7 +256,7 @@ def test_a_run_is_routed_by_it_and_the_log_says_why(fitted, tmp_path):
         (tmp_path / f"{name}.yaml").write_text(f"rules: [{{when: '.', turns: [from {name}]}}]\n")
     told["models"] = [f"scripted:{tmp_path / name}.yaml" for name in told["models"]]
     file.write_text(json.dumps(told))
-    session = Session(home=tmp_path / "home")
+    session = Lab(home=tmp_path / "home")
     run = session.run_sync(SUM, model=f"router:{file}", workspace=tmp_path)
     answered = [record.event for record in run.records() if isinstance(record.event, ModelAnswered)]
     session.close()
@@ -329,7 +329,7 @@ def test_stored_trials_are_learned_from(tmp_path):
     """Goals, models, success and cost come from the log; two configurations of one model are no two models,
     unless one is named.
     """
-    session = Session(home=tmp_path / "home")
+    session = Lab(home=tmp_path / "home")
     suite = stored(session.store, 100, {"poet": (1.0, 0.1), "reckoner": (0.1, 1.0)})
     frame = routing_frame(session, suite)
     assert len(frame) == 200 and set(frame["cost_estimate"]) == {0.5}

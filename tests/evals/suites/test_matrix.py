@@ -5,7 +5,6 @@ import pytest
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.suites.loader import expand_matrix, load_suite
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime.session import Session
 
 SCENARIO = "scenarios: [{id: a, goal: Fix the bug in a.py, checks: [answer_contains: big]}]\n"
 SCRIPT = "rules: [{when: '.', turns: [I am %s.]}]\n"
@@ -93,4 +92,4 @@ def test_mistakes_are_told_with_their_place(tmp_path):
         Lab(home=tmp_path / "home").eval_sync(suite)
     suite.write_text(SCENARIO + "configs: [{name: x, tools: [grap]}]\n")
     with pytest.raises(UsageError, match="configuration 'x': there is no tool 'grap'"):
-        Lab(home=Session(home=tmp_path / "home").home).eval_sync(suite)
+        Lab(home=Lab(home=tmp_path / "home").home).eval_sync(suite)

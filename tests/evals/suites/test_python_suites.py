@@ -112,7 +112,7 @@ def test_other_processes_run_a_python_file(tmp_path: Path) -> None:
     lab = Lab(home=tmp_path / "home")
     (ask,) = plan_trials(suite, code="", git_sha="")
     order = {
-        **bench_order(lab.session, suite, tmp_path / "sums.py", ""),
+        **bench_order(lab, suite, tmp_path / "sums.py", ""),
         "cassette": None,
         "cassettes": None,
         "run": "1",
@@ -226,6 +226,6 @@ def test_stored_runs_are_judged_by_their_environment(tmp_path: Path) -> None:
         approve="auto",
     )
     assert lab.eval_sync(counted(four)).rows[0].result["outcome"] == "fail"
-    lab.session.change(model=ScriptedModel([]))
+    lab.change(model=ScriptedModel([]))
     (change,) = lab.evals.rescore_sync(counted(five)).changes
     assert (change["before"], change["after"]) == ("fail", "pass")

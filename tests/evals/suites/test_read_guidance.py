@@ -18,7 +18,7 @@ from kestrel_lab.evals.execution.workspaces import trial_workspace, workspace_so
 from kestrel_lab.evals.guidance import Guidance, read_guidance
 from kestrel_lab.evals.suite import Config, GitCheckout, InlineFiles, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 
 AGENT = Path(__file__).parents[1] / "guided_agent.py"
 SUITE = """\
@@ -101,7 +101,7 @@ def workspace_of(
     return asyncio.run(inside())
 
 
-def test_each_trial_has_the_guidance_of_its_configuration(repository: Path, session: Session) -> None:
+def test_each_trial_has_the_guidance_of_its_configuration(repository: Path, session: Lab) -> None:
     """Files are those of the commit, of the checkout, or written in the suite; an agent that reads them works
     accordingly.
     """
@@ -204,7 +204,7 @@ def test_links_lead_no_guidance_out_of_the_workspace(tmp_path: Path) -> None:
     assert list((tmp_path / "outside").iterdir()) == []
 
 
-def test_a_prompt_of_the_suite_can_be_guidance(tmp_path: Path, session: Session) -> None:
+def test_a_prompt_of_the_suite_can_be_guidance(tmp_path: Path, session: Lab) -> None:
     """Where a configuration names the file of `instructions_from`, the model is told that text, and the
     others are told none.
     """
@@ -237,7 +237,7 @@ def test_our_own_agent_is_given_the_file(tmp_path: Path) -> None:
     )
 
     def told(**options: str) -> dict[str, list[str]]:
-        with Session(tmp_path / "home", **options, env={}) as session:
+        with Lab(tmp_path / "home", **options, env={}) as session:
             rows = asyncio.run(run_suite(session, tmp_path / "suite.yaml")).rows
         words = ("THIS", "THAT", "FOREIGN", "OTHER")
         return {row.config: [word for word in words if word in str(row.result["answer"])] for row in rows}
@@ -272,7 +272,7 @@ asyncio.run(run_agent(Agent()))
 
 
 @pytest.mark.long
-def test_another_program_works_by_its_guidance(tmp_path: Path, session: Session) -> None:
+def test_another_program_works_by_its_guidance(tmp_path: Path, session: Lab) -> None:
     """An agent that is a process of its own finds the files in its working directory (a stand-in that speaks
     ACP, no model).
     """
@@ -334,7 +334,7 @@ def test_a_commit_needs_a_repository(tmp_path: Path) -> None:
         read_guidance(tmp_path, {"AGENTS.md": "AGENTS.md"}, "HEAD")
 
 
-def test_an_installed_package_gets_no_guidance(tmp_path: Path, session: Session) -> None:
+def test_an_installed_package_gets_no_guidance(tmp_path: Path, session: Lab) -> None:
     """Where the workspace is an installed package nothing is written, and the suite is refused."""
     (tmp_path / "suite.yaml").write_text(
         "scenarios: [{id: s, goal: g, workspace: {package: kestrel_lab}, checks: [{answer_contains: "

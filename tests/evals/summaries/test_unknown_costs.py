@@ -18,7 +18,7 @@ from kestrel_lab.evals.stored.summary import summarise_stored
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.summaries import streaming_summary as reducer
 from kestrel_lab.evals.summaries.metric_values import find_metric
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.views.row_builders import Budget
 
@@ -42,7 +42,7 @@ def turns(*usages):
 
 @pytest.fixture
 def result(tmp_path):
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     suite = Suite(
         name="costs", scenarios=(Scenario(id="s", goal="g", checks=(AnswerContains(texts=("42",)),)),)
     )

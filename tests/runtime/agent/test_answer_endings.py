@@ -12,8 +12,8 @@ from kestrel_lab.core.events.union import ModelAnswered, Prompted, RunFinished
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ThinkingPart, ToolRequest
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.agent.loop import SILENT
-from kestrel_lab.runtime.session import Session
 
 
 class Says:
@@ -41,7 +41,7 @@ LOOK = ModelAnswer(
 NOTHING = ModelAnswer()
 
 
-def run_of(session: Session, workspace: Path, *answers: ModelAnswer):
+def run_of(session: Lab, workspace: Path, *answers: ModelAnswer):
     model = Says(*answers)
     return asyncio.run(session.run("look", model=model, workspace=workspace)), model
 
@@ -56,7 +56,7 @@ def end_of(run) -> RunFinished:
     [("length", "output limit"), ("content_filter", "content filter"), ("refusal", "the model refused")],
 )
 def test_the_ending_of_an_answer_is_in_the_outcome(
-    session: Session, workspace: Path, finish: str, words: str
+    session: Lab, workspace: Path, finish: str, words: str
 ) -> None:
     """A run whose answer is cut off, withheld or refused is COMPLETE, and says what is wrong with its
     answer.
@@ -67,7 +67,7 @@ def test_the_ending_of_an_answer_is_in_the_outcome(
     assert end_of(run).finish == finish
 
 
-def test_a_silent_end_is_asked_once(session: Session, workspace: Path) -> None:
+def test_a_silent_end_is_asked_once(session: Lab, workspace: Path) -> None:
     """After calls a model says nothing: it is asked for an answer, and gives it."""
     run, model = run_of(session, workspace, LOOK, NOTHING, ModelAnswer(text="Two files."))
     assert (run.status, run.answer, run.reason) == ("COMPLETE", "Two files.", "")
@@ -75,7 +75,7 @@ def test_a_silent_end_is_asked_once(session: Session, workspace: Path) -> None:
     assert [record.event.again for record in run.records() if isinstance(record.event, Prompted)] == [True]
 
 
-def test_a_model_that_stays_silent_has_an_empty_answer(session: Session, workspace: Path) -> None:
+def test_a_model_that_stays_silent_has_an_empty_answer(session: Lab, workspace: Path) -> None:
     """It is asked once, not again; the run is COMPLETE, and says that its answer is empty."""
     run, model = run_of(session, workspace, LOOK, NOTHING)
     assert (run.status, run.answer, len(model.asked)) == ("COMPLETE", "", 3)
@@ -83,20 +83,20 @@ def test_a_model_that_stays_silent_has_an_empty_answer(session: Session, workspa
     assert "the answer is empty" in run.reason
 
 
-def test_a_model_that_does_nothing_at_all_fails(session: Session, workspace: Path) -> None:
+def test_a_model_that_does_nothing_at_all_fails(session: Lab, workspace: Path) -> None:
     """Without a call and without a text there is nothing that could be complete."""
     run, model = run_of(session, workspace, NOTHING)
     assert (run.status, run.outcome, len(model.asked)) == ("FAILED", "error", 1)
     assert "neither text nor a tool call" in run.reason
 
 
-def test_an_answer_that_is_withheld_is_not_asked_for_again(session: Session, workspace: Path) -> None:
+def test_an_answer_that_is_withheld_is_not_asked_for_again(session: Lab, workspace: Path) -> None:
     """A content filter gives nothing the second time either."""
     run, model = run_of(session, workspace, ModelAnswer(finish="content_filter"))
     assert (run.status, run.answer, len(model.asked)) == ("COMPLETE", "", 1)
 
 
-def test_thinking_is_in_the_log_and_goes_back(session: Session, workspace: Path) -> None:
+def test_thinking_is_in_the_log_and_goes_back(session: Lab, workspace: Path) -> None:
     """Thinking stands in the event of its answer and in the next request, as it came; a run that is resumed
     has it too.
     """
@@ -116,7 +116,7 @@ def test_thinking_is_in_the_log_and_goes_back(session: Session, workspace: Path)
     "answers", [(LOOK, NOTHING), (ModelAnswer(text="4", finish="length"),)], ids=["silent", "cut off"]
 )
 def test_trials_without_a_whole_answer_stay_in_every_rate(
-    session: Session, answers: tuple[ModelAnswer, ...]
+    session: Lab, answers: tuple[ModelAnswer, ...]
 ) -> None:
     """Such a trial is judged by its checks: failed here, never an error that is left out; its row says how
     the answer ended.

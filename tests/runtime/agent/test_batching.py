@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel, Turn
 
 FILES = {"a.py": "import os\n", "b.py": "import sys\n", "c.py": "x = 1\n", "d.py": "import re\n"}
@@ -38,7 +38,7 @@ def test_reading_together_needs_fewer_turns(tmp_path: Path) -> None:
     folder.mkdir()
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    session = Session(tmp_path / "home", model=ScriptedModel(analyst), approve="deny")
+    session = Lab(tmp_path / "home", model=ScriptedModel(analyst), approve="deny")
     together = asyncio.run(session.run("Which files import something?", workspace=folder))
     single = asyncio.run(
         session.run("Which files import something?", workspace=folder, model=ScriptedModel(slow_analyst))

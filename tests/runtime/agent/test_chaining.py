@@ -14,9 +14,9 @@ from kestrel_lab.core.events.union import ApprovalAsked, ToolAnswered, ToolCalle
 from kestrel_lab.core.expressions.templates import is_chained, with_answers
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
@@ -35,7 +35,7 @@ async def send(text: str, to: str = "me") -> str:
     return f"sent {len(text)} characters to {to}"
 
 
-def carried_out(session: Session, calls: list[tuple[str, dict[str, Json]]], **options: Any) -> Run:
+def carried_out(session: Lab, calls: list[tuple[str, dict[str, Json]]], **options: Any) -> Run:
     model = ScriptedModel([calls, "done"])
     given = {"approve": "auto:critical", "approver": ScriptedApprover([True] * 5), **options}
     return asyncio.run(session.run("go", model=model, tools=[page, send], **given))
@@ -45,7 +45,7 @@ def args_of(run: Run, name: str) -> list[Mapping[str, Json]]:
     return [event.args for event in run.events() if isinstance(event, ToolCalled) and event.tool == name]
 
 
-def test_a_call_is_given_what_an_earlier_one_of_its_turn_answered(session: Session) -> None:
+def test_a_call_is_given_what_an_earlier_one_of_its_turn_answered(session: Lab) -> None:
     """As a whole or a part, whatever was cut for the model; what is recorded, and asked about, is the
     value.
     """
@@ -63,7 +63,7 @@ def test_a_call_is_given_what_an_earlier_one_of_its_turn_answered(session: Sessi
     ] == "sent 50000 characters to a"
 
 
-def test_texts_that_only_look_like_references_stay(session: Session) -> None:
+def test_texts_that_only_look_like_references_stay(session: Lab) -> None:
     """Code, and variables of a shell, may have the same signs."""
     texts: list[Json] = ["const a = `${previous.content}`", "${previous}", "${HOME}", "${steps.content}"]
     assert not is_chained(texts)
@@ -86,7 +86,7 @@ def test_texts_that_only_look_like_references_stay(session: Session) -> None:
     ],
 )
 def test_a_reference_to_nothing_is_answered_with_what_is_wrong(
-    session: Session, calls: list[tuple[str, dict[str, Json]]], message: str
+    session: Lab, calls: list[tuple[str, dict[str, Json]]], message: str
 ) -> None:
     """The call is not made, the run goes on."""
     run = carried_out(session, calls)
@@ -99,7 +99,7 @@ def test_a_reference_to_nothing_is_answered_with_what_is_wrong(
 
 @pytest.mark.parametrize(("lost", "asked"), [(False, ["send"]), (True, [])])
 def test_what_is_put_in_counts_as_read(
-    session: Session, monkeypatch: pytest.MonkeyPatch, *, lost: bool, asked: list[str]
+    session: Lab, monkeypatch: pytest.MonkeyPatch, *, lost: bool, asked: list[str]
 ) -> None:
     """The model had read nothing when it wrote the call, its arguments are words of others all the same; a
     taint that forgets that would ask nobody.
@@ -114,7 +114,7 @@ def test_what_is_put_in_counts_as_read(
     assert [event.tool for event in run.events() if isinstance(event, ApprovalAsked)] == asked
 
 
-def test_chained_calls_go_on_from_every_event(session: Session, tmp_path: Path) -> None:
+def test_chained_calls_go_on_from_every_event(session: Lab, tmp_path: Path) -> None:
     """Cut at every event and resumed, each call has the same arguments."""
     calls: list[tuple[str, dict[str, Json]]] = [
         ("page", {"name": "a"}),
@@ -123,7 +123,7 @@ def test_chained_calls_go_on_from_every_event(session: Session, tmp_path: Path) 
     reference = carried_out(session, calls)
     records = reference.records()
     ended = next(record.seq for record in records if record.event.type == "run_finished")
-    other = Session(tmp_path / "other", env={}, tools=[page, send])
+    other = Lab(tmp_path / "other", env={}, tools=[page, send])
     for cut in range(1, ended):
         run = asyncio.run(other.resume(put_prefix(other, records, cut), model=ScriptedModel([calls, "done"])))
         made = {str(args) for args in args_of(run, "page")}

@@ -11,9 +11,9 @@ import pytest
 from kestrel_lab.core.citations import citations_in
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.agent.system_prompt import citation_instructions
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.builtin import native_tools
 from kestrel_lab.views.run_view import RunView
@@ -35,7 +35,7 @@ def told(run: Run) -> str:
     return found[0] if found else ""
 
 
-def start(session: Session, workspace: Path, **options: object) -> Run:
+def start(session: Lab, workspace: Path, **options: object) -> Run:
     """A run of one answer."""
     return asyncio.run(
         session.run("go", model=ScriptedModel(lambda _: "done"), workspace=workspace, **options)
@@ -56,7 +56,7 @@ def start(session: Session, workspace: Path, **options: object) -> Run:
     ],
 )
 def test_citing_is_asked_for_where_it_can_be_done_and_is_read(
-    session: Session, workspace: Path, options: dict[str, object], how: str
+    session: Lab, workspace: Path, options: dict[str, object], how: str
 ) -> None:
     """Not without a look at the answer, as in trials, nor without a tool that shows anything; each claim
     where evidence decides.
@@ -101,7 +101,7 @@ def cites(request: ModelRequest) -> Turn:
     return f"LEAST is 3 [limits.py:2]. The folder holds limits.py and nothing else [{results[1].call_id}]."
 
 
-def test_what_is_cited_as_told_resolves_and_opens(session: Session, workspace: Path) -> None:
+def test_what_is_cited_as_told_resolves_and_opens(session: Lab, workspace: Path) -> None:
     """Both citations are spans of the run's evidence, and the answer's row in every view offers them with
     their text.
     """
@@ -118,7 +118,7 @@ def test_what_is_cited_as_told_resolves_and_opens(session: Session, workspace: P
     assert (shown[0][1], "limits.py" in shown[1][1]) == ("LEAST = 3", True)
 
 
-def test_what_is_cited_is_marked_when_its_file_changes(session: Session, workspace: Path) -> None:
+def test_what_is_cited_is_marked_when_its_file_changes(session: Lab, workspace: Path) -> None:
     """`mark` changes the answer's row when a cited place moved since, and only then; a run without an answer
     or citations has nothing to mark.
     """

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from kestrel_lab.core.events.union import ContextCompacted
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
 from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.models.prompted_tools import TextToolModel
 from kestrel_lab.runtime.agent.compaction import context_of, tokens_of
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 
@@ -28,7 +28,7 @@ def look(path: str, chars: int) -> str:
 
 
 def worked(
-    session: Session, says: object, goal: str = "go on"
+    session: Lab, says: object, goal: str = "go on"
 ) -> tuple[Run, list[ModelRequest], list[ContextCompacted]]:
     """A run with a context of `WINDOW` tokens, the requests that its model was sent, and its compactions."""
     requests: list[ModelRequest] = []
@@ -52,7 +52,7 @@ def turns(request: ModelRequest) -> int:
     return sum(message.role == "assistant" for message in request.messages)
 
 
-def test_the_oldest_results_give_way_and_no_more_than_needed(session: Session) -> None:
+def test_the_oldest_results_give_way_and_no_more_than_needed(session: Lab) -> None:
     """Until half of the room is free again; those of the last turn stay, and short ones are not worth it."""
 
     def says(request: ModelRequest) -> Turn:
@@ -82,7 +82,7 @@ def test_the_oldest_results_give_way_and_no_more_than_needed(session: Session) -
     assert run.answer == "done"
 
 
-def test_long_results_of_one_turn_share_half_of_the_room(session: Session) -> None:
+def test_long_results_of_one_turn_share_half_of_the_room(session: Lab) -> None:
     """Each is shown by its beginning and end and says how to read it whole; one that is short enough stays as
     it is.
     """
@@ -103,7 +103,7 @@ def test_long_results_of_one_turn_share_half_of_the_room(session: Session) -> No
     assert [0.8 * share < len(text) < 1.1 * share for text in long] == [True, True]
 
 
-def test_a_summary_stands_for_what_came_before_and_keeps_the_goal(session: Session) -> None:
+def test_a_summary_stands_for_what_came_before_and_keeps_the_goal(session: Lab) -> None:
     """Its writer is given goal, words and calls as text; who goes on is shown the summary, what the user said
     last, and the last messages.
     """

@@ -13,8 +13,8 @@ import pytest
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ToolAnswered
 from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import ToolContext
@@ -71,13 +71,13 @@ class Reader:
         return "done" if wish is None else [("read_result", {"id": name_in(self.told[0]), **wish})]
 
 
-def go(session: Session, workspace: Path, model: Any, **options: Any) -> Run:
+def go(session: Lab, workspace: Path, model: Any, **options: Any) -> Run:
     """A run of `long` and `short`."""
     given = {"tools": [long, short], **options}
     return asyncio.run(session.run("go", model=ScriptedModel(model), workspace=workspace, **given))
 
 
-def test_a_long_answer_is_read_in_pieces(session: Session, workspace: Path) -> None:
+def test_a_long_answer_is_read_in_pieces(session: Lab, workspace: Path) -> None:
     """The model sees beginning and end and how to read on; pieces and places found are exactly those of the
     text; the tool is offered from then on.
     """
@@ -124,7 +124,7 @@ def test_a_long_answer_is_read_in_pieces(session: Session, workspace: Path) -> N
         run.results["c99"]
 
 
-def test_who_has_nothing_to_read_is_offered_nothing(session: Session, workspace: Path) -> None:
+def test_who_has_nothing_to_read_is_offered_nothing(session: Lab, workspace: Path) -> None:
     """Without a long answer there is no such tool, a call of it is one of an unknown tool, and nothing is
     written.
     """
@@ -135,7 +135,7 @@ def test_who_has_nothing_to_read_is_offered_nothing(session: Session, workspace:
     assert not (session.home / "results").exists()
 
 
-def test_a_tool_of_that_name_stays_the_users(session: Session, workspace: Path) -> None:
+def test_a_tool_of_that_name_stays_the_users(session: Lab, workspace: Path) -> None:
     """Where the user has a tool of the same name, it is that one, and the model is not told of ours."""
 
     @tool(danger_level="safe")
@@ -157,7 +157,7 @@ def test_a_tool_of_that_name_stays_the_users(session: Session, workspace: Path) 
     )
 
 
-def test_no_run_reads_anothers_answers(session: Session, workspace: Path) -> None:
+def test_no_run_reads_anothers_answers(session: Lab, workspace: Path) -> None:
     """The name of an answer of another run is not a name here, nor is a path."""
     name = answers(go(session, workspace, [[("long", {})], "done"]))[0].whole
     wrong = [{"id": name}, {"id": "../kestrel"}, {"id": "/etc/passwd"}]
@@ -167,7 +167,7 @@ def test_no_run_reads_anothers_answers(session: Session, workspace: Path) -> Non
     assert all("no answer of this run is kept as" in answer.text for answer in answers(run)[1:])
 
 
-def test_resumed_and_forked_runs_read_on(session: Session, workspace: Path) -> None:
+def test_resumed_and_forked_runs_read_on(session: Lab, workspace: Path) -> None:
     """What was kept before a run stopped for approval can be read after it, in another session, and in a
     fork.
     """
@@ -182,7 +182,7 @@ def test_resumed_and_forked_runs_read_on(session: Session, workspace: Path) -> N
         go(session, workspace, model, tools=[long, act])
     home = session.home
     session.close()
-    later = Session(home, env={})
+    later = Lab(home, env={})
     run = asyncio.run(
         later.resume(stopped.value.run_id, model=ScriptedModel(model), tools=[long, act], approve="auto")
     )
@@ -195,7 +195,7 @@ def test_resumed_and_forked_runs_read_on(session: Session, workspace: Path) -> N
     later.close()
 
 
-def test_a_given_result_has_no_whole(session: Session, workspace: Path) -> None:
+def test_a_given_result_has_no_whole(session: Lab, workspace: Path) -> None:
     """A result put in the place of a long one in a fork stands for itself."""
     parent = go(session, workspace, [[("long", {})], "done"])
     child = asyncio.run(session.fork(parent.id, result="short", model=ScriptedModel(["done"]), tools=[long]))
@@ -203,7 +203,7 @@ def test_a_given_result_has_no_whole(session: Session, workspace: Path) -> None:
     assert (given.text, given.whole, child.results[given.call]) == ("short", "", "short")
 
 
-def test_what_had_to_go_is_said(session: Session, workspace: Path) -> None:
+def test_what_had_to_go_is_said(session: Lab, workspace: Path) -> None:
     """When the text was removed for want of room, the model and the user are told so."""
 
     def model(request: ModelRequest) -> Any:
@@ -219,7 +219,7 @@ def test_what_had_to_go_is_said(session: Session, workspace: Path) -> None:
     assert repr(run.results).splitlines()[1].endswith("no longer")
 
 
-def test_what_others_wrote_stays_marked(session: Session, workspace: Path) -> None:
+def test_what_others_wrote_stays_marked(session: Lab, workspace: Path) -> None:
     """A piece of an untrusted tool's answer stands between lines that say so."""
     reader = Reader({"offset": 20_000, "limit": 10})
     go(session, workspace, reader, tools=[replace(long, reads=("untrusted",))])
@@ -229,7 +229,7 @@ def test_what_others_wrote_stays_marked(session: Session, workspace: Path) -> No
     assert (middle, last.startswith("--- end")) == (TEXT[20_000:20_010], True)
 
 
-def test_a_tool_can_keep_what_it_does_not_answer(session: Session, workspace: Path) -> None:
+def test_a_tool_can_keep_what_it_does_not_answer(session: Lab, workspace: Path) -> None:
     """Output that a tool streams aside is kept whole and can be read on, though the answer itself is short;
     dropped, it leaves nothing.
     """

@@ -28,8 +28,8 @@ from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.conversation import OpenMacro
 from kestrel_lab.eventlog.run_state import RunState, fold
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.workspace import Workspace
@@ -65,9 +65,9 @@ TURNS: list[Any] = [
 ]
 
 
-def with_deploy(home: Path, workspace: Path, effect: Callable[[str], None]) -> Session:
+def with_deploy(home: Path, workspace: Path, effect: Callable[[str], None]) -> Lab:
     """A session whose workspace has the macro."""
-    session = Session(home, env={}, tools=tools(effect))
+    session = Lab(home, env={}, tools=tools(effect))
     MacroRegistry(session.store, str(workspace)).save(DEPLOY)
     return session
 
@@ -413,7 +413,7 @@ def test_a_fork_within_a_macro_goes_on_there(tmp_path: Path) -> None:
 
 def test_a_cancelled_macro_says_so(tmp_path: Path) -> None:
     """Stopping a run within a macro ends the call, the macro and the run in the log, in that order."""
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
 
     @tool
     async def forever(name: str) -> str:

@@ -14,7 +14,7 @@ from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError, error_text
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import ToolContext
 
@@ -125,7 +125,7 @@ HOWS = [
 
 @pytest.mark.parametrize(("how", "make", "expected"), HOWS)
 def test_what_a_tool_raises_is_read_by_the_model(
-    how: str, make: Callable[[], BaseException], expected: list[str], session: Session, workspace: Path
+    how: str, make: Callable[[], BaseException], expected: list[str], session: Lab, workspace: Path
 ) -> None:
     """Class, message, notes, errors of a group and causes, of any error; the run completes."""
 
@@ -161,7 +161,7 @@ def test_what_a_tool_raises_is_read_by_the_model(
     answer.text.encode()
 
 
-def test_a_recursion_without_end_is_an_error_of_its_call(session: Session, workspace: Path) -> None:
+def test_a_recursion_without_end_is_an_error_of_its_call(session: Lab, workspace: Path) -> None:
     """It is told as any other."""
 
     @tool
@@ -174,7 +174,7 @@ def test_a_recursion_without_end_is_an_error_of_its_call(session: Session, works
 
 
 @pytest.mark.parametrize("how", ["thread", "timed"])
-def test_an_interrupt_in_a_thread_is_the_tools_own(how: str, session: Session, workspace: Path) -> None:
+def test_an_interrupt_in_a_thread_is_the_tools_own(how: str, session: Lab, workspace: Path) -> None:
     """Ctrl-C reaches only the main thread: what a function raises in another one is its failure, and ends no
     run.
     """
@@ -226,7 +226,7 @@ class Sub(str):
     ],
 )
 def test_a_value_that_cannot_be_told_is_an_error_of_its_call(
-    value: Any, session: Session, workspace: Path
+    value: Any, session: Lab, workspace: Path
 ) -> None:
     """Its type is named where nothing else can be; a text is a text."""
 
@@ -241,7 +241,7 @@ def test_a_value_that_cannot_be_told_is_an_error_of_its_call(
     assert answer.error is not None or answer.text == "x"
 
 
-def test_what_a_call_did_before_it_failed_can_be_undone(session: Session, workspace: Path) -> None:
+def test_what_a_call_did_before_it_failed_can_be_undone(session: Lab, workspace: Path) -> None:
     """The files that a tool changed and then raised are in its answer as those of one that succeeded."""
     (workspace / "f").write_text("old")
 
@@ -265,9 +265,7 @@ def test_what_a_call_did_before_it_failed_can_be_undone(session: Session, worksp
 COLOUR: contextvars.ContextVar[str] = contextvars.ContextVar("COLOUR")
 
 
-def test_a_plain_function_keeps_its_time_limit_and_the_loop_goes_on(
-    session: Session, workspace: Path
-) -> None:
+def test_a_plain_function_keeps_its_time_limit_and_the_loop_goes_on(session: Lab, workspace: Path) -> None:
     """A function that hangs is given up, and said to be so, while another call of the turn is answered; it
     ends neither run nor process.
     """
@@ -302,7 +300,7 @@ def test_a_plain_function_keeps_its_time_limit_and_the_loop_goes_on(
     assert (other.text, beats) == ("beaten", 20)
 
 
-def test_many_functions_that_hang_leave_room_for_others(session: Session, workspace: Path) -> None:
+def test_many_functions_that_hang_leave_room_for_others(session: Lab, workspace: Path) -> None:
     """An abandoned thread is no thread of the event loop's: forty of them keep no other tool waiting."""
     free = threading.Event()
 
@@ -326,7 +324,7 @@ def test_many_functions_that_hang_leave_room_for_others(session: Session, worksp
 
 @pytest.mark.parametrize("options", [{"timeout_s": PATIENCE_S}, {"thread": True}])
 def test_a_function_in_a_thread_has_the_context_of_its_call(
-    options: Any, session: Session, workspace: Path
+    options: Any, session: Lab, workspace: Path
 ) -> None:
     """Context variables are those of whoever began the run."""
     COLOUR.set("red")
@@ -340,7 +338,7 @@ def test_a_function_in_a_thread_has_the_context_of_its_call(
     assert answered(turn(session, workspace, [f], [("f", {"x": 1})]))[0].text == "red"
 
 
-def test_a_function_without_a_limit_stays_on_its_thread(session: Session, workspace: Path) -> None:
+def test_a_function_without_a_limit_stays_on_its_thread(session: Lab, workspace: Path) -> None:
     """Objects that belong to one thread, such as connections of sqlite3, can be used by plain functions."""
 
     @tool

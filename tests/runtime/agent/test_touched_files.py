@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.events.union import RunFinished, ToolAnswered
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.agent import touched_files
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 
@@ -23,7 +23,7 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def carry_out(session: Session, workspace: Path, command: str, answer: str, **options: str) -> Run:
+def carry_out(session: Lab, workspace: Path, command: str, answer: str, **options: str) -> Run:
     """A run of one command."""
     model = ScriptedModel([[("bash", {"command": command})], answer])
     return asyncio.run(
@@ -49,13 +49,13 @@ def touched(run: Run) -> list[str] | None:
     ],
 )
 def test_touched_files_are_those_that_changed(
-    session: Session, workspace: Path, command: str, files: list[str]
+    session: Lab, workspace: Path, command: str, files: list[str]
 ) -> None:
     """Files that were changed, made or removed, also by a command that fails; none by one that only reads."""
     assert touched(carry_out(session, workspace, command, "Done.")) == files
 
 
-def test_untrue_claims_are_found_beside_a_command(session: Session, workspace: Path) -> None:
+def test_untrue_claims_are_found_beside_a_command(session: Lab, workspace: Path) -> None:
     """Of a file that no command touched it is said; of one that a script changed unseen it is not."""
     (workspace / "fix.py").write_text(
         "import pathlib; pathlib.Path('src/config.py').write_text('TIMEOUT = 60')"
@@ -67,7 +67,7 @@ def test_untrue_claims_are_found_beside_a_command(session: Session, workspace: P
 
 
 def test_nothing_is_compared_where_nobody_looks_or_there_is_too_much(
-    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a review, and in a workspace of very many files, it is not known what was touched."""
     assert touched(carry_out(session, workspace, "touch x", "Done.", verify="off")) is None

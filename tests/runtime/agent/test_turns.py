@@ -16,15 +16,15 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelAnswer, ToolRequest
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedCall, ScriptedModel
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool, ToolContext
 
 
 def turn(
-    session: Session,
+    session: Lab,
     workspace: Path,
     tools: list[Tool],
     calls: list[ScriptedCall] | ModelAnswer,
@@ -52,7 +52,7 @@ def problem(run: Run) -> tuple[Json, str]:
     return event.error["kind"], event.text
 
 
-def test_safe_calls_overlap(session: Session, workspace: Path) -> None:
+def test_safe_calls_overlap(session: Lab, workspace: Path) -> None:
     """Four safe calls that wait for each other all end: they run at the same time, and the batch is
     recorded.
     """
@@ -70,7 +70,7 @@ def test_safe_calls_overlap(session: Session, workspace: Path) -> None:
     assert batch.calls == ["answer.1.1", "answer.1.2", "answer.1.3", "answer.1.4"]
 
 
-def test_pure_calls_that_end_at_once_need_no_tasks(session: Session, workspace: Path) -> None:
+def test_pure_calls_that_end_at_once_need_no_tasks(session: Lab, workspace: Path) -> None:
     """Pure calls run in the task of their step until one waits; then the rest begin beside it, in order. One
     that fails stops no other.
 
@@ -113,7 +113,7 @@ def test_pure_calls_that_end_at_once_need_no_tasks(session: Session, workspace: 
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_pure_call_that_gives_up_ends_the_run_after_the_others(
-    waits: bool, session: Session, workspace: Path
+    waits: bool, session: Lab, workspace: Path
 ) -> None:
     """A tool that raises `CancelledError` by itself, at once or later, ends the run as it does in a task:
     when the others have ended.
@@ -135,7 +135,7 @@ def test_a_pure_call_that_gives_up_ends_the_run_after_the_others(
     assert ended == [1, 2]
 
 
-def test_a_turn_of_pure_calls_is_stopped_as_a_whole(session: Session, workspace: Path) -> None:
+def test_a_turn_of_pure_calls_is_stopped_as_a_whole(session: Lab, workspace: Path) -> None:
     """Whoever stops a run stops the call that is awaited in the task of the step and those that run beside
     it.
     """
@@ -167,7 +167,7 @@ def test_a_turn_of_pure_calls_is_stopped_as_a_whole(session: Session, workspace:
     assert run.status is RunStatus.CANCELLED
 
 
-def test_risky_calls_keep_their_place(session: Session, workspace: Path) -> None:
+def test_risky_calls_keep_their_place(session: Lab, workspace: Path) -> None:
     """A risky call starts after every call before it has ended, and those after it start after it; its wait
     is recorded.
     """
@@ -207,7 +207,7 @@ def test_risky_calls_keep_their_place(session: Session, workspace: Path) -> None
     assert all(0.03 < event.seconds < PATIENCE_S for event in answered(run))
 
 
-def test_a_call_that_may_not_run_beside_others_does_not(session: Session, workspace: Path) -> None:
+def test_a_call_that_may_not_run_beside_others_does_not(session: Lab, workspace: Path) -> None:
     """`parallel_safe=False` keeps even a safe call apart."""
     inside: list[str] = []
 
@@ -224,7 +224,7 @@ def test_a_call_that_may_not_run_beside_others_does_not(session: Session, worksp
     assert [event.text for event in answered(run)] == ["a", "b", "c"]
 
 
-def test_calls_beyond_the_limit_run_in_the_next_batch(session: Session, workspace: Path) -> None:
+def test_calls_beyond_the_limit_run_in_the_next_batch(session: Lab, workspace: Path) -> None:
     """Of seven calls five run together and the other two after them; none is refused, and no further model
     turn is needed.
     """
@@ -255,7 +255,7 @@ async def read_page(url: str, limit: int = 10) -> str:
     return f"{url} {limit}"
 
 
-def test_an_unknown_tool_names_the_nearest(session: Session, workspace: Path) -> None:
+def test_an_unknown_tool_names_the_nearest(session: Lab, workspace: Path) -> None:
     """A tool that does not exist is answered with the nearest name."""
     assert problem(turn(session, workspace, [read_page], [("readpage", {})])) == (
         "unknown_tool",
@@ -263,7 +263,7 @@ def test_an_unknown_tool_names_the_nearest(session: Session, workspace: Path) ->
     )
 
 
-def test_wrong_arguments_are_explained(session: Session, workspace: Path) -> None:
+def test_wrong_arguments_are_explained(session: Lab, workspace: Path) -> None:
     """Each wrong argument is named, and the tool was not run."""
     run = turn(session, workspace, [read_page], [("read_page", {"link": "x", "limit": "ten"})])
     kind, text = problem(run)
@@ -272,7 +272,7 @@ def test_wrong_arguments_are_explained(session: Session, workspace: Path) -> Non
     assert not [event for event in run.events() if isinstance(event, ToolCalled)]
 
 
-def test_arguments_that_are_no_json_are_explained(session: Session, workspace: Path) -> None:
+def test_arguments_that_are_no_json_are_explained(session: Lab, workspace: Path) -> None:
     """What a model wrote in place of arguments comes back with why it could not be read."""
     asked = ToolRequest(id="x", name="read_page", problem="Expecting ',' at character 12")
     kind, text = problem(turn(session, workspace, [read_page], ModelAnswer(calls=(asked,))))
@@ -282,7 +282,7 @@ def test_arguments_that_are_no_json_are_explained(session: Session, workspace: P
     )
 
 
-def test_arguments_that_are_no_object_are_explained(session: Session, workspace: Path) -> None:
+def test_arguments_that_are_no_object_are_explained(session: Lab, workspace: Path) -> None:
     """A number in their place comes back with what is wanted, and the run goes on to its end."""
     run = turn(
         session,
@@ -311,7 +311,7 @@ def test_arguments_that_are_no_object_are_explained(session: Session, workspace:
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_whatever_a_tool_raises_is_told_to_the_model(
-    error: BaseException, text: str, session: Session, workspace: Path
+    error: BaseException, text: str, session: Lab, workspace: Path
 ) -> None:
     """No error of a tool ends the run, not even an attempt to leave the program."""
 
@@ -335,7 +335,7 @@ def test_whatever_a_tool_raises_is_told_to_the_model(
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "done")
 
 
-def test_a_tool_that_leaves_the_program_does_not(session: Session, workspace: Path) -> None:
+def test_a_tool_that_leaves_the_program_does_not(session: Lab, workspace: Path) -> None:
     """`sys.exit` in a plain function is an error for the model, also when it is the only call."""
 
     @tool
@@ -346,7 +346,7 @@ def test_a_tool_that_leaves_the_program_does_not(session: Session, workspace: Pa
     assert problem(turn(session, workspace, [leave], [("leave", {})])) == ("failed", "error: SystemExit: 2")
 
 
-def test_a_slow_tool_is_stopped(session: Session, workspace: Path) -> None:
+def test_a_slow_tool_is_stopped(session: Lab, workspace: Path) -> None:
     """After its seconds a tool is cancelled, the model is told, and others are not affected."""
     stopped = []
 
@@ -364,7 +364,7 @@ def test_a_slow_tool_is_stopped(session: Session, workspace: Path) -> None:
     assert stopped == [True]
 
 
-def test_a_long_answer_is_cut_in_the_middle(session: Session, workspace: Path) -> None:
+def test_a_long_answer_is_cut_in_the_middle(session: Lab, workspace: Path) -> None:
     """The model is shown beginning and end of an answer that is too long, and how much is missing."""
 
     @tool(max_chars=30)
@@ -381,7 +381,7 @@ def test_a_long_answer_is_cut_in_the_middle(session: Session, workspace: Path) -
     assert event.text == "a" * 20 + "\n… 70 characters left out …\n" + "z" * 10 + "\n" + more
 
 
-def test_a_tool_knows_its_call_and_tells_how_far_it_is(session: Session, workspace: Path) -> None:
+def test_a_tool_knows_its_call_and_tells_how_far_it_is(session: Lab, workspace: Path) -> None:
     """A tool sees run, call and workspace, and its progress is in the log."""
     seen: list[ToolContext] = []
 
@@ -403,7 +403,7 @@ def test_a_tool_knows_its_call_and_tells_how_far_it_is(session: Session, workspa
     ]
 
 
-def test_the_intent_is_on_disk_before_the_effect(session: Session, workspace: Path) -> None:
+def test_the_intent_is_on_disk_before_the_effect(session: Lab, workspace: Path) -> None:
     """When a tool with side effects begins, its `tool_called` is in the log already."""
     found = []
 
@@ -419,7 +419,7 @@ def test_the_intent_is_on_disk_before_the_effect(session: Session, workspace: Pa
     assert all(f"answer.1.{place}" in calls for place, calls in enumerate(found, 1))
 
 
-def test_no_error_of_a_turn_is_lost(session: Session, workspace: Path) -> None:
+def test_no_error_of_a_turn_is_lost(session: Lab, workspace: Path) -> None:
     """Where several calls of a turn break the engine at once, the run's reason names each of them."""
 
     class Breaks:

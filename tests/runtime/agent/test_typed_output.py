@@ -17,7 +17,6 @@ from kestrel_lab.core.protocols import OnDelta
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.models.chat_format import object_schema, response_format
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 
@@ -53,7 +52,7 @@ class Place(BaseModel):
         ({"type": "object", "required": ["a"]}, '{"a": 1}', {"a": 1}),
     ],
 )
-def test_an_answer_is_a_value(session: Session, output: Any, said: str, value: Any) -> None:
+def test_an_answer_is_a_value(session: Lab, output: Any, said: str, value: Any) -> None:
     """Of any type, alone, in a fence or as providers wrap it; from the log it is the same, plain where the
     type is not given again.
     """
@@ -70,7 +69,7 @@ def test_an_answer_is_a_value(session: Session, output: Any, said: str, value: A
     )
 
 
-def test_it_is_repaired_twice(session: Session) -> None:
+def test_it_is_repaired_twice(session: Lab) -> None:
     """The model is told what does not fit, by the schema and by a validator; it is asked with the schema each
     time.
     """
@@ -94,7 +93,7 @@ def test_it_is_repaired_twice(session: Session) -> None:
     )  # the system message has the schema, for models without response_format
 
 
-def test_what_cannot_be_had_is_said(session: Session) -> None:
+def test_what_cannot_be_had_is_said(session: Lab) -> None:
     """The run fails with the reason, and so does its value; so does the value of a run that was asked for
     none.
     """
@@ -114,7 +113,7 @@ def test_what_cannot_be_had_is_said(session: Session) -> None:
 
 
 @pytest.mark.parametrize("output", [7, {"type": "nothing"}, "no.such:Type", "tests:Type"])
-def test_no_type(session: Session, output: Any) -> None:
+def test_no_type(session: Lab, output: Any) -> None:
     """What is no type is refused before the run begins; a name imports nothing."""
     with pytest.raises(UsageError, match="output"):
         asyncio.run(session.run("go", model=ScriptedModel(["4"]), output=output))
@@ -142,13 +141,13 @@ def test_it_survives_resume_and_fork(tmp_path: Path) -> None:
 
     async def broken() -> str:
         model = Stuck()
-        async with Session(tmp_path, model=model) as first:
+        async with Lab(tmp_path, model=model) as first:
             run = first.start("go", output=Place)
             await model.reached.wait()
         return run.id
 
     name = asyncio.run(broken())
-    with Session(tmp_path, model=ScriptedModel(["wrong", '{"path": "a", "line": 2}'], name="one")) as second:
+    with Lab(tmp_path, model=ScriptedModel(["wrong", '{"path": "a", "line": 2}'], name="one")) as second:
         with pytest.raises(UsageError, match="another output"):
             asyncio.run(second.resume(name, output=int))
         resumed = asyncio.run(second.resume(name, output=Place))
@@ -157,7 +156,7 @@ def test_it_survives_resume_and_fork(tmp_path: Path) -> None:
         assert forked.value == Place(path="b", line=3)
 
 
-def test_agents_plans_and_workflows(session: Session, tmp_path: Path) -> None:
+def test_agents_plans_and_workflows(session: Lab, tmp_path: Path) -> None:
     """An agent has an output; of a plan it is the last step's; a tool's answer is checked; a workflow file
     names a schema.
     """

@@ -23,8 +23,8 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run, is_working
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingListener, ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
@@ -47,7 +47,7 @@ def one_call(args: dict[str, Any] | None = None, answer: str = "up") -> Scripted
 
 
 def run(
-    session: Session, workspace: Path, approver: Any, model: ScriptedModel | None = None, **options: Any
+    session: Lab, workspace: Path, approver: Any, model: ScriptedModel | None = None, **options: Any
 ) -> Run:
     """A run with the risky tool, to its end."""
     return asyncio.run(
@@ -77,7 +77,7 @@ def states(done: Run) -> list[str]:
     return [event.target for event in done.events() if isinstance(event, StateTransition)]
 
 
-def test_a_yes_lets_the_call_go_on(session: Session, workspace: Path) -> None:
+def test_a_yes_lets_the_call_go_on(session: Lab, workspace: Path) -> None:
     """An approved call runs, and the log tells question, answer and every state on the way."""
     approver = ScriptedApprover([True])
     done = run(session, workspace, approver)
@@ -107,7 +107,7 @@ def test_a_yes_lets_the_call_go_on(session: Session, workspace: Path) -> None:
     assert done._state == fold(done.records())
 
 
-def test_a_no_is_told_to_the_model(session: Session, workspace: Path) -> None:
+def test_a_no_is_told_to_the_model(session: Lab, workspace: Path) -> None:
     """A denied call never begins; the model reads by whom, why, and that it should not repeat it."""
     done = run(session, workspace, ScriptedApprover(["too dangerous"]))
     assert done.status is RunStatus.COMPLETE
@@ -118,7 +118,7 @@ def test_a_no_is_told_to_the_model(session: Session, workspace: Path) -> None:
     assert not [event for event in done.events() if isinstance(event, ToolCalled)]
 
 
-def test_edited_arguments_are_used(session: Session, workspace: Path) -> None:
+def test_edited_arguments_are_used(session: Lab, workspace: Path) -> None:
     """A person may change the arguments; they are completed as the model's would be, and both versions are
     recorded.
     """
@@ -129,7 +129,7 @@ def test_edited_arguments_are_used(session: Session, workspace: Path) -> None:
     assert decisions(done)[0].args == {"where": "mars", "times": 1}
 
 
-def test_an_edit_that_does_not_fit_is_asked_again(session: Session, workspace: Path) -> None:
+def test_an_edit_that_does_not_fit_is_asked_again(session: Lab, workspace: Path) -> None:
     """Wrong arguments from a person come back with what is wrong, until they fit; one question, one
     decision.
     """
@@ -147,7 +147,7 @@ def test_an_edit_that_does_not_fit_is_asked_again(session: Session, workspace: P
     assert (len(decisions(done)), sum(isinstance(event, ApprovalAsked) for event in done.events())) == (1, 1)
 
 
-def test_always_is_for_the_rest_of_the_run(session: Session, workspace: Path) -> None:
+def test_always_is_for_the_rest_of_the_run(session: Lab, workspace: Path) -> None:
     """A yes for the whole run covers later calls of the tool in this run, and none of another run."""
     questions: list[ApprovalAsked] = []
 
@@ -162,7 +162,7 @@ def test_always_is_for_the_rest_of_the_run(session: Session, workspace: Path) ->
     assert len(questions) == 2
 
 
-def test_an_approval_is_spent_by_its_call(session: Session, workspace: Path) -> None:
+def test_an_approval_is_spent_by_its_call(session: Lab, workspace: Path) -> None:
     """A plain yes covers one call: the same call made again is asked about again."""
     approver = ScriptedApprover([True, False])
     done = run(
@@ -175,7 +175,7 @@ def test_an_approval_is_spent_by_its_call(session: Session, workspace: Path) -> 
     assert [given.granted for given in decisions(done)] == [True, False]
 
 
-def test_the_policy_decides_without_a_person(session: Session, workspace: Path) -> None:
+def test_the_policy_decides_without_a_person(session: Lab, workspace: Path) -> None:
     """`auto` lets a HIGH call go on unasked; `auto:medium` asks; `deny` refuses it and says so, and nobody is
     asked.
     """
@@ -188,7 +188,7 @@ def test_the_policy_decides_without_a_person(session: Session, workspace: Path) 
     assert (len(decisions(refused)), refused.questions) == (1, ())
 
 
-def test_questions_of_a_turn_are_asked_together(session: Session, workspace: Path) -> None:
+def test_questions_of_a_turn_are_asked_together(session: Lab, workspace: Path) -> None:
     """All risky calls of a turn are put to the person at once; they run one after the other in the order
     asked for.
     """
@@ -222,7 +222,7 @@ def test_questions_of_a_turn_are_asked_together(session: Session, workspace: Pat
     assert states(done) == ["EXECUTING", "WAITING_APPROVAL", "EXECUTING", "COMPLETE"]
 
 
-def test_safe_calls_run_while_a_person_thinks(session: Session, workspace: Path) -> None:
+def test_safe_calls_run_while_a_person_thinks(session: Lab, workspace: Path) -> None:
     """The safe calls of a turn are answered before the person has answered for the risky one beside them."""
     seen = RecordingListener()
 
@@ -242,7 +242,7 @@ def test_safe_calls_run_while_a_person_thinks(session: Session, workspace: Path)
     assert done.events() == [event for event in seen.events if event.type != "model_delta"]
 
 
-def test_with_nobody_here_the_run_waits_in_the_log(session: Session, workspace: Path) -> None:
+def test_with_nobody_here_the_run_waits_in_the_log(session: Lab, workspace: Path) -> None:
     """`ApprovalRequired` comes at once, names run, tool and what to type; after a decision the run resumes
     and completes.
     """
@@ -275,7 +275,7 @@ def test_with_nobody_here_the_run_waits_in_the_log(session: Session, workspace: 
     assert decisions(done)[0].by == "ann"
 
 
-def test_resuming_with_nobody_waits_again(session: Session, workspace: Path) -> None:
+def test_resuming_with_nobody_waits_again(session: Lab, workspace: Path) -> None:
     """Resumed while the question is still open, the run asks no second question and raises `ApprovalRequired`
     again.
     """
@@ -295,7 +295,7 @@ async def never(asked: ApprovalAsked) -> ApprovalGiven:
 
 
 def start(
-    session: Session, workspace: Path, approver: Any = never, **options: Any
+    session: Lab, workspace: Path, approver: Any = never, **options: Any
 ) -> tuple[Run, RecordingListener]:
     """A run in progress, and what is told of it."""
     seen = RecordingListener()
@@ -313,7 +313,7 @@ async def until(seen: RecordingListener, kind: type[Event]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_a_click_beats_the_prompt(session: Session, workspace: Path) -> None:
+def test_a_click_beats_the_prompt(session: Lab, workspace: Path) -> None:
     """`Run.decide` answers while an approver is still asking: it is cancelled, the click stands, a second
     click changes nothing.
     """
@@ -355,7 +355,7 @@ def test_a_click_beats_the_prompt(session: Session, workspace: Path) -> None:
     assert given.waited > 0
 
 
-def test_a_listener_may_answer_the_moment_it_is_told(session: Session, workspace: Path) -> None:
+def test_a_listener_may_answer_the_moment_it_is_told(session: Lab, workspace: Path) -> None:
     """A decision handed in while the question is still on its way to the disk is not lost, and is recorded
     once.
     """
@@ -377,9 +377,7 @@ def test_a_listener_may_answer_the_moment_it_is_told(session: Session, workspace
 
 
 @pytest.mark.parametrize("how", ["by the log", "by the run"])
-def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(
-    session: Session, workspace: Path, how: str
-) -> None:
+def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(session: Lab, workspace: Path, how: str) -> None:
     """With nobody here and a slow call still running, a decision handed in meanwhile is used when the run is
     resumed.
 
@@ -422,7 +420,7 @@ def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(
     )
 
 
-def test_of_two_that_answer_the_first_stands(session: Session, workspace: Path) -> None:
+def test_of_two_that_answer_the_first_stands(session: Lab, workspace: Path) -> None:
     """Another process decides while the approver here is about to: one answer is recorded, the slower one is
     told or given up.
     """
@@ -465,7 +463,7 @@ def test_of_two_that_answer_the_first_stands(session: Session, workspace: Path) 
     other.close()
 
 
-def test_a_late_answer_to_a_question_of_an_ended_run_is_told_so(session: Session, workspace: Path) -> None:
+def test_a_late_answer_to_a_question_of_an_ended_run_is_told_so(session: Lab, workspace: Path) -> None:
     """Whoever is slower than the whole run learns that the question was answered; a question that nobody
     asked is still an error.
     """
@@ -500,7 +498,7 @@ store.close()
 """
 
 
-def test_another_process_wakes_the_run(session: Session, workspace: Path) -> None:
+def test_another_process_wakes_the_run(session: Lab, workspace: Path) -> None:
     """An approval from another process lets the waiting run go on."""
 
     async def scene() -> Run:
@@ -519,7 +517,7 @@ def test_another_process_wakes_the_run(session: Session, workspace: Path) -> Non
     assert (done.status, answers(done)) == (RunStatus.COMPLETE, ["launched moon 1"])
 
 
-def test_a_broken_approver_fails_the_run(session: Session, workspace: Path) -> None:
+def test_a_broken_approver_fails_the_run(session: Lab, workspace: Path) -> None:
     """An approver that raises ends the run FAILED with its error as reason, and the error reaches whoever
     waits.
     """
@@ -531,7 +529,7 @@ def test_a_broken_approver_fails_the_run(session: Session, workspace: Path) -> N
     assert failed.reason.startswith("the engine failed: IndexError")
 
 
-def test_nothing_is_asked_for_safe_calls(session: Session, workspace: Path) -> None:
+def test_nothing_is_asked_for_safe_calls(session: Lab, workspace: Path) -> None:
     """A run of safe calls never waits."""
     done = run(session, workspace, None, ScriptedModel([[("look", {})], "seen it"]))
     assert states(done) == ["EXECUTING", "COMPLETE"]

@@ -16,9 +16,9 @@ from waits import PATIENCE_S, becomes
 from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnswered, ToolCalled
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.approvals.decide import ALWAYS, CHANGED, PREVIEW_CHARS, TOGETHER, RunApprovals
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.interaction import ask_user, state_effects
@@ -69,7 +69,7 @@ class Person:
 
 
 def ask_approvals(
-    session: Session,
+    session: Lab,
     workspace: Path,
     body: Callable[[RunApprovals], Awaitable[Any]],
     approver: Any = None,
@@ -142,7 +142,7 @@ def told(given: ApprovalGiven | None) -> Any:
     ],
 )
 def test_what_the_policy_allows_needs_nobody(
-    session: Session, workspace: Path, danger: Danger, approve: str, wanted: Any
+    session: Lab, workspace: Path, danger: Danger, approve: str, wanted: Any
 ) -> None:
     """What is harmless is not even noted; of anything more the log says who let it go on."""
     given = ask_approvals(
@@ -156,7 +156,7 @@ def test_what_the_policy_allows_needs_nobody(
     ("effect", "asked"), [("opaque", True), ("checkable", True), ("pure", False), ("idempotent", False)]
 )
 def test_a_call_that_may_have_happened_is_asked_about(
-    session: Session, workspace: Path, effect: Any, asked: bool
+    session: Lab, workspace: Path, effect: Any, asked: bool
 ) -> None:
     """A second attempt of what must not happen twice, whatever the policy allows and was allowed before; a
     repeatable one goes on.
@@ -173,7 +173,7 @@ def test_a_call_that_may_have_happened_is_asked_about(
     )
 
 
-def test_standing_approval_names_itself(session: Session, workspace: Path) -> None:
+def test_standing_approval_names_itself(session: Lab, workspace: Path) -> None:
     """For the tool it was given for, not for one of which each call is judged by itself; where the policy
     allows, that is who did.
     """
@@ -193,7 +193,7 @@ def test_standing_approval_names_itself(session: Session, workspace: Path) -> No
     assert ask_approvals(session, workspace, body, approve="auto") == [(True, "policy auto")] * 3
 
 
-def test_leave_for_a_command_in_a_sandbox_is_none_for_one_without(session: Session, workspace: Path) -> None:
+def test_leave_for_a_command_in_a_sandbox_is_none_for_one_without(session: Lab, workspace: Path) -> None:
     """The same call without one is another question; so is one with other arguments, and the decided one is
     not asked again.
     """
@@ -229,7 +229,7 @@ def test_leave_for_a_command_in_a_sandbox_is_none_for_one_without(session: Sessi
     ],
 )
 def test_a_question_of_the_model_is_put_where_somebody_is_to_be_asked(
-    session: Session, workspace: Path, approve: str, here: bool, asked: bool
+    session: Lab, workspace: Path, approve: str, here: bool, asked: bool
 ) -> None:
     """Elsewhere nothing is decided, and the tool itself says that nobody is here."""
     ann = Person({"answer": "blue"})
@@ -246,7 +246,7 @@ def test_a_question_of_the_model_is_put_where_somebody_is_to_be_asked(
     assert [one.why for one in ann.asked] == ["question"] * asked
 
 
-def test_a_rule_forbids_a_question_of_the_model(session: Session, workspace: Path) -> None:
+def test_a_rule_forbids_a_question_of_the_model(session: Lab, workspace: Path) -> None:
     """Then it is denied like any call and nobody is asked; a rule that allows it changes nothing."""
     ann = Person({"answer": "blue"})
     one = call("ask_user", args={"question": "Which?", "options": None}, danger=Danger.SAFE)
@@ -264,7 +264,7 @@ def test_a_rule_forbids_a_question_of_the_model(session: Session, workspace: Pat
 
 @pytest.mark.parametrize(("target", "how"), [("launch", "call launch"), ("ask_user", "ask a question")])
 def test_where_nobody_is_here_the_run_says_what_it_waits_for(
-    session: Session, workspace: Path, target: str, how: str
+    session: Lab, workspace: Path, target: str, how: str
 ) -> None:
     """A call to be approved, or a question to be answered."""
     args: Any = {"question": "Which?"} if target == "ask_user" else {"where": "moon"}
@@ -273,7 +273,7 @@ def test_where_nobody_is_here_the_run_says_what_it_waits_for(
         session.run_sync("go", model=model, tools=[launch, ask_user], workspace=workspace, approve="ask")
 
 
-def test_the_preview_is_shown_and_shown_again_when_it_has_changed(session: Session, workspace: Path) -> None:
+def test_the_preview_is_shown_and_shown_again_when_it_has_changed(session: Lab, workspace: Path) -> None:
     """Just before the call begins: unchanged it goes on; without a preview, or edited by the person, there is
     nothing to compare.
     """
@@ -310,7 +310,7 @@ def test_the_preview_is_shown_and_shown_again_when_it_has_changed(session: Sessi
     assert PREVIEW_CHARS / 2 < len(ann.asked[0].preview) < 2 * PREVIEW_CHARS
 
 
-def test_a_preview_that_fails_says_why(session: Session, workspace: Path) -> None:
+def test_a_preview_that_fails_says_why(session: Lab, workspace: Path) -> None:
     """A person decides without it."""
     ann = Person()
     ask_approvals(
@@ -323,7 +323,7 @@ def test_a_preview_that_fails_says_why(session: Session, workspace: Path) -> Non
     assert ann.asked[0].preview == "no preview: ValueError: no such place"
 
 
-def test_a_tool_at_work_asks_whoever_is_here(session: Session, workspace: Path) -> None:
+def test_a_tool_at_work_asks_whoever_is_here(session: Lab, workspace: Path) -> None:
     """Each question is one of its own; a no is no answer.
 
     Where nobody is to be asked the approvals is not attended.
@@ -357,7 +357,7 @@ def test_a_tool_at_work_asks_whoever_is_here(session: Session, workspace: Path) 
     ]
 
 
-def test_edited_arguments_must_fit_the_tool(session: Session, workspace: Path) -> None:
+def test_edited_arguments_must_fit_the_tool(session: Lab, workspace: Path) -> None:
     """They are completed like the model's; those of a no are not looked at."""
 
     async def body(approvals: RunApprovals) -> None:
@@ -372,7 +372,7 @@ def test_edited_arguments_must_fit_the_tool(session: Session, workspace: Path) -
     ask_approvals(session, workspace, body)
 
 
-def test_how_long_a_person_thought_is_noted(session: Session, workspace: Path) -> None:
+def test_how_long_a_person_thought_is_noted(session: Lab, workspace: Path) -> None:
     """In seconds of waiting."""
     given = ask_approvals(
         session, workspace, lambda approvals: approvals.decide(call()), Person(), approve="ask"
@@ -384,7 +384,7 @@ def test_how_long_a_person_thought_is_noted(session: Session, workspace: Path) -
 
 
 def go(
-    session: Session, workspace: Path, *turns: Any, approver: Any = None, approve: str = "auto", **how: Any
+    session: Lab, workspace: Path, *turns: Any, approver: Any = None, approve: str = "auto", **how: Any
 ) -> Run:
     """A run that reads a page and makes these calls, a turn each."""
     model = ScriptedModel([[("page", {})], *turns, "done"])
@@ -413,7 +413,7 @@ def to(*places: str) -> list[Any]:
     return [("launch", {"where": place}) for place in places]
 
 
-def test_one_question_is_about_all_such_calls_of_a_turn(session: Session, workspace: Path) -> None:
+def test_one_question_is_about_all_such_calls_of_a_turn(session: Lab, workspace: Path) -> None:
     """Not about a harmless one, one that nobody knows, one that does not fit, or a question to the person; it
     says what was stated.
     """
@@ -446,7 +446,7 @@ def test_one_question_is_about_all_such_calls_of_a_turn(session: Session, worksp
 
 
 def test_a_call_that_was_answered_before_is_not_asked_about_with_others(
-    session: Session, workspace: Path
+    session: Lab, workspace: Path
 ) -> None:
     """Of each later question only what is still open is a part."""
     ann = Person({"args": {"where": "z"}}, {"granted": False})
@@ -458,9 +458,7 @@ def test_a_call_that_was_answered_before_is_not_asked_about_with_others(
 
 
 @pytest.mark.parametrize(("scope", "asked"), [("once", 2), ("run", 1)])
-def test_a_no_is_for_all_calls_of_the_question(
-    session: Session, workspace: Path, scope: str, asked: int
-) -> None:
+def test_a_no_is_for_all_calls_of_the_question(session: Lab, workspace: Path, scope: str, asked: int) -> None:
     """With the reason for each; a no for the rest of the run is one for whatever comes later."""
     ann = Person({"granted": False, "scope": scope}, {"granted": False})
     run = go(session, workspace, to("a", "b"), to("c"), approver=ann)
@@ -473,7 +471,7 @@ def test_a_no_is_for_all_calls_of_the_question(
 
 
 def test_arguments_that_the_model_did_not_name_are_said_to_be_the_tools(
-    session: Session, workspace: Path
+    session: Lab, workspace: Path
 ) -> None:
     """A question and a denial of a contained call say it; one that the policy denies anyway has no account of
     its arguments.
@@ -500,7 +498,7 @@ def test_arguments_that_the_model_did_not_name_are_said_to_be_the_tools(
     assert [one.origins for one in questions(denied)] == [[]]
 
 
-def test_a_run_that_waits_puts_one_question_for_a_turn(session: Session, workspace: Path) -> None:
+def test_a_run_that_waits_puts_one_question_for_a_turn(session: Lab, workspace: Path) -> None:
     """Under `ask` with nobody here: the other call waits with it; a run that goes on where nobody decides
     denies both.
     """
@@ -523,14 +521,14 @@ def test_a_run_that_waits_puts_one_question_for_a_turn(session: Session, workspa
 
 @pytest.mark.parametrize(("containment", "asked"), [("on", 1), ("off", 0)])
 def test_without_containment_the_policy_alone_decides(
-    session: Session, workspace: Path, containment: str, asked: int
+    session: Lab, workspace: Path, containment: str, asked: int
 ) -> None:
     """What met is not looked for."""
     run = go(session, workspace, to("a"), approver=Person(), containment=containment)
     assert (len(questions(run)), errors(run)) == (asked, [False])
 
 
-def test_the_skills_that_an_agent_has_loaded_are_named(session: Session, workspace: Path) -> None:
+def test_the_skills_that_an_agent_has_loaded_are_named(session: Lab, workspace: Path) -> None:
     """Each once, by its folder; other calls and skills that there are not load none."""
     folder = workspace / ".agents/skills/rockets"
     folder.mkdir(parents=True)

@@ -151,7 +151,7 @@ def test_an_undo_after_the_end_is_an_event(folder: Path) -> None:
     ]
 
     assert [event.type for event in again.events()][-1] == "kernel_undone"
-    assert lab.session.store.damage(run.id) is None
+    assert lab.store.damage(run.id) is None
     assert again.status == "COMPLETE"
     assert told[0].endswith("[the user has undone this call since]")
     assert "undone" in str(again.report.view().rows)
@@ -164,7 +164,7 @@ def test_nothing_else_is_appended_to_an_ended_run(folder: Path) -> None:
     other = next(event for event in run.events() if event.type == "tool_answered")
 
     with pytest.raises(Exception, match="E_RUN_TERMINAL"):
-        lab.session.store.append(run.id, other).result()
+        lab.store.append(run.id, other).result()
 
 
 def test_what_is_not_kept_any_more_is_named(folder: Path) -> None:

@@ -16,9 +16,9 @@ from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.context.budget import Allowance
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 
 WIDE = 6
 TOGETHER = Plan(steps=tuple(Step(id=f"s{number}", goal=f"s{number}") for number in range(WIDE)))
@@ -54,11 +54,9 @@ class Priced:
         )
 
 
-def carried_out(
-    folder: Path, model: Priced, plan: Plan, limits: Limits, session: Session | None = None
-) -> Run:
+def carried_out(folder: Path, model: Priced, plan: Plan, limits: Limits, session: Lab | None = None) -> Run:
     """A run of the plan with that model."""
-    opened = session or Session(folder / "home", env={})
+    opened = session or Lab(folder / "home", env={})
     run = asyncio.run(opened.run("spend", plan=plan, model=model, limits=limits, workspace=folder, tools=[]))  # type: ignore[arg-type]
     if session is None:
         opened.close()
@@ -73,7 +71,7 @@ def unlimited(self: Allowance, model: Priced) -> bool:
 @pytest.mark.parametrize("turns", [1, 2, 5])
 def test_turns_are_never_more_than_the_limit(turns: int, tmp_path: Path) -> None:
     """Of six steps that ask together as many are let through as there are turns left."""
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     run = asyncio.run(
         session.run(
             "spend",
@@ -127,7 +125,7 @@ def test_of_a_real_model_the_first_call_is_made_alone(tmp_path: Path) -> None:
     """Nobody knows what it costs; afterwards, in later runs of the session too, they are made together as far
     as there is room.
     """
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     dear = Priced([0.6], kind="real")
     run = carried_out(tmp_path, dear, TOGETHER, Limits(cost_usd=1.0), session)
     assert (run.outcome, dear.most, dear.asked) == ("limit", 1, 2)

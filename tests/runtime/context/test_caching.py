@@ -21,10 +21,10 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import HealthChanged, ToolAnswered
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.evals.metrics import measure_run
+from kestrel_lab.lab import Lab
 from kestrel_lab.middleware.postgres_cache import PostgresStore
 from kestrel_lab.runtime.context.tool_cache import DEPENDENCY, KIND, cache_key, is_cacheable
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.builtin import native_tools
 from kestrel_lab.tools.decorator import tool
@@ -250,14 +250,14 @@ def told(run: Run) -> list[tuple[str, bool]]:
     return [(event.text, event.cached) for event in run.events() if isinstance(event, ToolAnswered)]
 
 
-def go(session: Session, workspace: Path, *turns: Any, **options: Any) -> Run:
+def go(session: Lab, workspace: Path, *turns: Any, **options: Any) -> Run:
     """A run in which a script asks for calls."""
     return asyncio.run(
         session.run("go", model=ScriptedModel([*turns, "done"]), workspace=workspace, **options)
     )
 
 
-def test_the_second_tree_is_a_hit(session: Session, workspace: Path) -> None:
+def test_the_second_tree_is_a_hit(session: Lab, workspace: Path) -> None:
     """An equal call in another run is a hit; a new file makes it a call; the run says how many hits there
     were, and the metrics their rate.
     """
@@ -279,7 +279,7 @@ def test_the_second_tree_is_a_hit(session: Session, workspace: Path) -> None:
     assert rates == [0.0, 1.0, 0.5]
 
 
-def test_a_read_sees_the_write_before_it(session: Session, workspace: Path) -> None:
+def test_a_read_sees_the_write_before_it(session: Lab, workspace: Path) -> None:
     """In one turn a read after a write reads what was written, though the text from before is in the
     cache.
     """
@@ -303,7 +303,7 @@ def test_a_read_sees_the_write_before_it(session: Session, workspace: Path) -> N
     assert [cached for _, cached in told(run)] == [False, True, False, False]
 
 
-def test_what_is_denied_is_not_answered_from_the_cache(session: Session, workspace: Path) -> None:
+def test_what_is_denied_is_not_answered_from_the_cache(session: Lab, workspace: Path) -> None:
     """A call that the policy refuses gets no stored answer either."""
 
     @tool(danger_level="medium", effect="pure", cache_ttl_seconds=60)
@@ -319,7 +319,7 @@ def test_what_is_denied_is_not_answered_from_the_cache(session: Session, workspa
     ]
 
 
-def test_modes_of_a_run_and_of_the_session(session: Session, workspace: Path) -> None:
+def test_modes_of_a_run_and_of_the_session(session: Lab, workspace: Path) -> None:
     """A run's own mode goes before the session's; a replay runs no pure tool and every other one."""
     ran: list[str] = []
 
@@ -365,7 +365,7 @@ def test_a_broken_cache_harms_no_run(place: str, tmp_path: Path, workspace: Path
     home = tmp_path / "home"
     home.mkdir()
     (home / "cache").write_text("in the way")
-    session = Session(home, env={}, cache_url=urls.get(place))
+    session = Lab(home, env={}, cache_url=urls.get(place))
     turns = [[("tree", {})]] * 5
     with pytest.warns(UserWarning, match="starts empty") if place == "folder" else nullcontext():
         first = go(session, workspace, *turns)
@@ -405,8 +405,8 @@ def test_sessions_share_answers_on_postgresql_and_outlive_it(
                 server.stop()
             return 2 * number
 
-        def session(name: str) -> Session:
-            return Session(tmp_path / name, env={}, cache_url=server.url())
+        def session(name: str) -> Lab:
+            return Lab(tmp_path / name, env={}, cache_url=server.url())
 
         with session("a") as a, session("b") as b:
             first = go(a, workspace, [("twice", {"number": 1})], [("twice", {"number": 2})], tools=[twice])

@@ -16,10 +16,10 @@ from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, RunStarted, ToolAnswered
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.context.guidance import MOST_BYTES, read_guidance
 from kestrel_lab.runtime.options import guidance_names
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.views.run_text import run_text
@@ -39,9 +39,9 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(tmp_path: Path) -> Iterator[Lab]:
     """A session with a model that answers at once."""
-    with Session(tmp_path / "home", ScriptedModel(lambda _: "done"), "auto", env={}) as made:
+    with Lab(tmp_path / "home", ScriptedModel(lambda _: "done"), "auto", env={}) as made:
         yield made
 
 
@@ -59,13 +59,13 @@ def began(run: Run) -> RunStarted:
     return first
 
 
-def system_of(session: Session, place: Path, **how: Any) -> str:
+def system_of(session: Lab, place: Path, **how: Any) -> str:
     """The system message of a new run, without its time."""
     first = began(session.run_sync("go", workspace=place, **how))
     return first.system.replace(first.time["now_iso"], "NOW")
 
 
-def test_agents_are_given_the_file_and_the_log_says_which(session: Session, place: Path) -> None:
+def test_agents_are_given_the_file_and_the_log_says_which(session: Lab, place: Path) -> None:
     """The text stands in the system message before the user's instructions; path, size, hash and place are in
     `run_started`.
     """
@@ -94,13 +94,13 @@ def test_the_model_gets_it_in_each_agent_of_a_plan(tmp_path: Path, place: Path) 
         return "done"
 
     plan = Plan(steps=(Step(id="one", goal="a"), Step(id="two", goal="b", instructions="Be brief.")))
-    with Session(tmp_path / "home", ScriptedModel(play), env={}) as session:
+    with Lab(tmp_path / "home", ScriptedModel(play), env={}) as session:
         session.run_sync("go", workspace=place, plan=plan)
     assert len(seen) == 2
     assert all(RULES.strip() in text for text in seen)
 
 
-def test_a_workspace_without_it_changes_nothing(session: Session, place: Path) -> None:
+def test_a_workspace_without_it_changes_nothing(session: Lab, place: Path) -> None:
     """The prompt is the one of a session that reads no guidance, byte for byte, so recorded conversations
     still fit.
     """
@@ -123,7 +123,7 @@ def test_a_workspace_without_it_changes_nothing(session: Session, place: Path) -
     ],
 )
 def test_the_first_name_that_is_there_is_used(
-    session: Session, place: Path, names: str, there: list[str], used: str
+    session: Lab, place: Path, names: str, there: list[str], used: str
 ) -> None:
     """And no other; a mutant that joins them has two."""
     for name in there:
@@ -135,7 +135,7 @@ def test_the_first_name_that_is_there_is_used(
 
 
 @pytest.mark.parametrize("names", ["../AGENTS.md", "/etc/passwd", "docs/a.md", ".."])
-def test_a_name_is_no_path(session: Session, names: str) -> None:
+def test_a_name_is_no_path(session: Lab, names: str) -> None:
     """The setting cannot lead out of the folder that is looked in."""
     with pytest.raises(UsageError, match="file names"):
         session.change(guidance_files=names)
@@ -184,7 +184,7 @@ UNUSABLE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("make", UNUSABLE.values(), ids=UNUSABLE)
 def test_what_cannot_be_used_is_listed_and_fails_no_run(
-    session: Session, place: Path, make: Callable[[Path], object]
+    session: Lab, place: Path, make: Callable[[Path], object]
 ) -> None:
     """The run goes on with the prompt that it would have without, and says why.
 
@@ -217,7 +217,7 @@ def test_no_text_ends_its_own_fence(place: Path) -> None:
 def test_secrets_of_the_environment_stay_out(tmp_path: Path, place: Path) -> None:
     """A key that stands in the file reaches neither the model nor the log, as with any file that is read."""
     (place / "AGENTS.md").write_text("Use the key sk-verysecretvalue123 for tests.")
-    with Session(
+    with Lab(
         tmp_path / "home", ScriptedModel(["done"]), env={"OPENAI_API_KEY": "sk-verysecretvalue123"}
     ) as session:
         first = began(session.run_sync("go", workspace=place))
@@ -226,7 +226,7 @@ def test_secrets_of_the_environment_stay_out(tmp_path: Path, place: Path) -> Non
     assert first.system[begin:end].startswith("Use the key ")
 
 
-def test_a_run_that_goes_on_keeps_what_it_began_with(session: Session, place: Path) -> None:
+def test_a_run_that_goes_on_keeps_what_it_began_with(session: Lab, place: Path) -> None:
     """Resumed and forked, it has the text of its beginning; a follow-up, which is a new run, has the text of
     now.
     """
@@ -281,7 +281,7 @@ def test_strict_containment_distrusts_guidance(harness: Harness) -> None:
     """
     (harness.place / "AGENTS.md").write_text(ORDER)
     session = harness.session()
-    harness.sessions = [Session(session.home, env=session.env, containment="strict")]
+    harness.sessions = [Lab(session.home, env=session.env, containment="strict")]
     session.close()
     assert not harness.obeys()
     (harness.place / "AGENTS.md").unlink()
@@ -343,7 +343,7 @@ def notes(run: Run) -> list[str]:
     ]
 
 
-def test_guidance_of_a_folder_is_named_once_when_a_file_below_it_is(session: Session, place: Path) -> None:
+def test_guidance_of_a_folder_is_named_once_when_a_file_below_it_is(session: Lab, place: Path) -> None:
     """The nearest comes last; a file that was read is not named again, and nothing is in a folder without."""
     for path in (
         "AGENTS.md",
@@ -371,7 +371,7 @@ def test_guidance_of_a_folder_is_named_once_when_a_file_below_it_is(session: Ses
     assert notes(both) == ["lib/AGENTS.md, lib/deep/AGENTS.md"]
 
 
-def test_a_folder_that_leads_out_is_not_looked_into(session: Session, place: Path) -> None:
+def test_a_folder_that_leads_out_is_not_looked_into(session: Lab, place: Path) -> None:
     """Nobody learns by this what lies outside of the workspace."""
     outside = place.parent / "outside"
     outside.mkdir()
@@ -388,7 +388,7 @@ def test_a_folder_that_leads_out_is_not_looked_into(session: Session, place: Pat
 
 
 def test_without_guidance_at_the_root_no_call_looks_for_more(
-    session: Session, place: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a turn costs a workspace without guidance nothing."""
     looked: list[object] = []

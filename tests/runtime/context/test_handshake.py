@@ -17,7 +17,7 @@ import pytest
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Record, RunStarted, ToolAnswered
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=ZoneInfo("Europe/Vienna"))
@@ -40,9 +40,9 @@ TURNS = [
 
 
 @contextmanager
-def session_at(home: Path, now: Callable[[], datetime]) -> Iterator[Session]:
+def session_at(home: Path, now: Callable[[], datetime]) -> Iterator[Lab]:
     """A session with a clock of its own."""
-    made = Session(home, env={})
+    made = Lab(home, env={})
     made.ports = replace(made.ports, now=now)
     yield made
     made.close()

@@ -16,7 +16,6 @@ from kestrel_lab.core.events.union import ApprovalAsked, ToolAnswered, ToolCalle
 from kestrel_lab.lab import Lab
 from kestrel_lab.notebook.cell_interrupt import question_text
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.sandbox import select as choosing
 from kestrel_lab.tools.sandbox.canary import probe_level
@@ -55,7 +54,7 @@ def bare(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     bwrap_path.cache_clear()
 
 
-def test_the_level_is_recorded_and_shown(session: Session, workspace: Path) -> None:
+def test_the_level_is_recorded_and_shown(session: Lab, workspace: Path) -> None:
     """The event, the row of the call and the question about it say the level that the command ran at."""
     level = choose_level(Sandbox(), workspace).level.name
     approver = ScriptedApprover([True])
@@ -66,7 +65,7 @@ def test_the_level_is_recorded_and_shown(session: Session, workspace: Path) -> N
     assert f"sandbox {level}" in run_text(run.report.view())
 
 
-def test_without_a_sandbox_it_is_critical_and_asked(session: Session, bare: Path) -> None:
+def test_without_a_sandbox_it_is_critical_and_asked(session: Lab, bare: Path) -> None:
     """Where nothing holds, `auto` does not let it pass; the question says that there is no sandbox, why, and
     what to install.
     """
@@ -85,7 +84,7 @@ def test_without_a_sandbox_it_is_critical_and_asked(session: Session, bare: Path
 
 def test_no_sandbox_that_was_asked_for_is_not_asked_about(tmp_path: Path, bare: Path) -> None:
     """Somebody who sets S0 has decided: the call is as dangerous as before."""
-    session = Session(tmp_path / "home", env={}, sandbox="S0")
+    session = Lab(tmp_path / "home", env={}, sandbox="S0")
     run = asyncio.run(session.run("go", model=model("echo hi"), workspace=bare, approve="auto"))
     assert [(event.sandbox, event.danger) for event in of(run, ToolCalled)] == [("S0", "HIGH")]
     assert of(run, ApprovalAsked) == []
@@ -93,7 +92,7 @@ def test_no_sandbox_that_was_asked_for_is_not_asked_about(tmp_path: Path, bare: 
 
 
 def test_leave_in_a_sandbox_is_no_leave_without_one(
-    session: Session, bare: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that was approved while a level held is asked about anew when a later session has none."""
     if probe_level(Level.S1, Sandbox()):
@@ -114,7 +113,7 @@ def test_a_level_that_cannot_be_had_is_refused_at_once(tmp_path: Path, bare: Pat
     """The run does not begin, nothing is in the log, and the message says what to install; without bash it is
     no matter.
     """
-    session = Session(tmp_path / "home", env={}, sandbox="S3")
+    session = Lab(tmp_path / "home", env={}, sandbox="S3")
     with pytest.raises(
         UsageError,
         match=r"sandbox level S3 is not available: bubblewrap is not installed \(apt install bubblewrap",
@@ -133,7 +132,7 @@ def test_commands_do_not_see_the_log(workspace: Path, name: str) -> None:
     """
     if probe_level(Level.S3, Sandbox()):
         pytest.skip("no bubblewrap")
-    session = Session(workspace / name, env={}, sandbox="S3")
+    session = Lab(workspace / name, env={}, sandbox="S3")
     command = f"ls -A {name}; echo x > {name}/y; rm -rf {name}; echo end"
     run = asyncio.run(session.run("go", model=model(command), workspace=workspace, approve="auto"))
     (answer,) = of(run, ToolAnswered)
@@ -150,7 +149,7 @@ def test_the_doctor_tells_level_and_canary(workspace: Path, monkeypatch: pytest.
     monkeypatch.chdir(workspace)
     lab = Lab(workspace / "home", env={})
     rows = {finding.what.strip(): finding for finding in run_diagnostics(lab).findings}
-    level = choose_level(lab.session.sandbox, workspace).level
+    level = choose_level(lab.sandbox, workspace).level
     assert [name for name in rows if name.startswith("barrier")] == [
         "barrier: secrets",
         "barrier: web tools",

@@ -11,7 +11,7 @@ from typing import Any
 
 from kestrel_lab.core.expressions.conditions import parse_condition
 from kestrel_lab.core.json_types import Json, dumps
-from kestrel_lab.core.plan_shapes import Edge, Part, Shape, along_edges, loop_plan
+from kestrel_lab.core.plan_shapes import Edge, Part, Repeats, Shape, along_edges, loop_plan
 from kestrel_lab.core.step import Step
 from kestrel_lab.tools.decorator import tool
 
@@ -65,12 +65,19 @@ class Case:
         """The plan's part that is under test."""
         parts = [work.part for work in self.works]
         if self.until:
-            return loop_plan(parts, until=self.until, limit=self.limit, state=self.state, result=self.result)
+            return loop_plan(
+                parts,
+                until=self.until,
+                repeats=Repeats(limit=self.limit, state=self.state, result=self.result),
+            )
         if self.cyclic:
             return along_edges(
-                parts, self.edges, start=self.start, state=self.state, limit=self.limit, result=self.result
+                parts,
+                self.edges,
+                start=self.start,
+                repeats=Repeats(state=self.state, limit=self.limit, result=self.result),
             )
-        return along_edges(parts, self.edges, start=self.start, state=self.state)
+        return along_edges(parts, self.edges, start=self.start, repeats=Repeats(state=self.state))
 
 
 @dataclass

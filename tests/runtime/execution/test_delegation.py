@@ -22,10 +22,10 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.core.step import Step
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.execution import delegation
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.views.run_text import steps_in_order
@@ -78,13 +78,13 @@ def builds(request: ModelRequest) -> Turn:
     return [("page", {"what": goal.split()[-1]})] if turn == 0 else f"red {goal.split()[-1]}"
 
 
-def carried_out(session: Session, says: Any = builds, goal: str = "build", **options: Any) -> Run:
+def carried_out(session: Lab, says: Any = builds, goal: str = "build", **options: Any) -> Run:
     return asyncio.run(
         session.run(goal, **{"model": ScriptedModel(says), "tools": ["delegate", page, send], **options})
     )
 
 
-def test_two_sub_agents_work_at_once_in_conversations_of_their_own(session: Session) -> None:
+def test_two_sub_agents_work_at_once_in_conversations_of_their_own(session: Lab) -> None:
     """Each has the goal and nothing of its parent's conversation, the parent gets their answers, and the log
     names the parent.
     """
@@ -115,7 +115,7 @@ def test_two_sub_agents_work_at_once_in_conversations_of_their_own(session: Sess
     assert [step.id for step in run.plan.steps] == ["answer"]
 
 
-def test_sub_agents_are_branches_of_the_view(session: Session) -> None:
+def test_sub_agents_are_branches_of_the_view(session: Lab) -> None:
     """They are drawn below the step that delegated to them, with their own state."""
     view = view_of(list(carried_out(session).records()))
     assert [(step.id, step.state, depth) for step, depth in steps_in_order(view)] == [
@@ -126,7 +126,7 @@ def test_sub_agents_are_branches_of_the_view(session: Session) -> None:
     assert view.steps["answer.1.1/worker"].needs == ["answer"]
 
 
-def test_a_worker_has_its_parents_tools_and_cannot_delegate(session: Session) -> None:
+def test_a_worker_has_its_parents_tools_and_cannot_delegate(session: Lab) -> None:
     """Only an agent with a team of its own delegates further."""
     offered: dict[str, list[str]] = {}
 
@@ -158,7 +158,7 @@ TEAM = LLMAgent(
 )
 
 
-def test_a_team_has_its_own_instructions_tools_and_teams(session: Session) -> None:
+def test_a_team_has_its_own_instructions_tools_and_teams(session: Lab) -> None:
     """A model is told of its team by name and purpose; members have what is theirs, down to the schema of an
     answer.
     """
@@ -192,7 +192,7 @@ def test_a_team_has_its_own_instructions_tools_and_teams(session: Session) -> No
     assert any("there is no agent 'hed'; did you mean 'head'?" in text for text in answers), answers
 
 
-def test_a_share_ends_the_sub_agent_and_not_the_run(session: Session) -> None:
+def test_a_share_ends_the_sub_agent_and_not_the_run(session: Lab) -> None:
     """What a sub-agent may use is a part of what is left; by its end it fails, its parent is told and goes
     on.
     """
@@ -223,9 +223,7 @@ def test_a_share_ends_the_sub_agent_and_not_the_run(session: Session) -> None:
     assert bound == pytest.approx(0.2 * (2_000 - 25))
 
 
-def test_shares_of_one_turn_are_not_more_than_there_is(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shares_of_one_turn_are_not_more_than_there_is(session: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a model asks for, siblings together get what is left at most; that would not hold if each were
     given its wish.
     """
@@ -257,7 +255,7 @@ def test_shares_of_one_turn_are_not_more_than_there_is(
     assert promised() > 3_000
 
 
-def test_what_a_sub_agent_of_a_sub_agent_uses_counts_for_both(session: Session) -> None:
+def test_what_a_sub_agent_of_a_sub_agent_uses_counts_for_both(session: Lab) -> None:
     """A member of a team cannot give its own team more than it has itself."""
     team = LLMAgent("lead", team=[LLMAgent("head", team=[LLMAgent("clerk", tools=["page"])])])
 
@@ -292,7 +290,7 @@ def test_what_a_sub_agent_of_a_sub_agent_uses_counts_for_both(session: Session) 
     )
 
 
-def test_time_of_its_own_ends_a_sub_agent(session: Session) -> None:
+def test_time_of_its_own_ends_a_sub_agent(session: Lab) -> None:
     """Its part of the seconds is a deadline for it alone."""
 
     @tool(danger_level="safe", effect="pure", reads=(), reaches="nothing")
@@ -317,7 +315,7 @@ def test_time_of_its_own_ends_a_sub_agent(session: Session) -> None:
 
 @pytest.mark.parametrize(("lost", "asked"), [(False, ["send"]), (True, [])])
 def test_what_a_sub_agent_read_its_parent_has_read(
-    session: Session, monkeypatch: pytest.MonkeyPatch, *, lost: bool, asked: list[str]
+    session: Lab, monkeypatch: pytest.MonkeyPatch, *, lost: bool, asked: list[str]
 ) -> None:
     """After a sub-agent read what others wrote, a person is asked before its parent sends; with taint that is
     lost nobody would be.
@@ -344,7 +342,7 @@ def test_what_a_sub_agent_read_its_parent_has_read(
     ] == asked
 
 
-def test_a_sub_agent_begins_with_what_its_parent_had_read(session: Session) -> None:
+def test_a_sub_agent_begins_with_what_its_parent_had_read(session: Lab) -> None:
     """A goal written by a model that read words of others may hold an order of theirs: its sub-agent is asked
     about.
     """
@@ -365,7 +363,7 @@ def test_a_sub_agent_begins_with_what_its_parent_had_read(session: Session) -> N
     ]
 
 
-def test_a_sub_agent_waits_for_a_person_and_goes_on(session: Session) -> None:
+def test_a_sub_agent_waits_for_a_person_and_goes_on(session: Lab) -> None:
     """With nobody here the run waits in the log; what a sub-agent said before is not asked again."""
 
     @tool(danger_level="high", effect="opaque", reads=(), reaches="nothing")
@@ -401,7 +399,7 @@ def test_a_sub_agent_waits_for_a_person_and_goes_on(session: Session) -> None:
     assert asked == {"build": 2, "look at the roof": 2, "look at the door": 1}
 
 
-def test_a_run_with_sub_agents_goes_on_from_every_event(session: Session, tmp_path: Path) -> None:
+def test_a_run_with_sub_agents_goes_on_from_every_event(session: Lab, tmp_path: Path) -> None:
     """Cut at every event and resumed, or forked there, the end is the same, each model turn is in the log
     once, and shares stay what they were.
     """
@@ -420,7 +418,7 @@ def test_a_run_with_sub_agents_goes_on_from_every_event(session: Session, tmp_pa
         begun = {record.event.step for record in records[:cut] if isinstance(record.event, StepStarted)}
         assert [name for name in begun if run._state.conversations[name].limits != shares[name]] == []
 
-    other = Session(tmp_path / "other", env={}, tools=[page, send])
+    other = Lab(tmp_path / "other", env={}, tools=[page, send])
     for cut in range(1, ended):
         name = put_prefix(other, records, cut)
         same(
@@ -437,7 +435,7 @@ def test_a_run_with_sub_agents_goes_on_from_every_event(session: Session, tmp_pa
     other.close()
 
 
-def test_agents_are_delegated_to_only_where_that_makes_sense(session: Session) -> None:
+def test_agents_are_delegated_to_only_where_that_makes_sense(session: Lab) -> None:
     """A share that is none and an empty goal are answered with what is wrong; a call or operation has no
     team.
     """

@@ -27,9 +27,9 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.execution.scheduler import Outcome, StepScheduler
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool
@@ -315,7 +315,7 @@ PLANNED = Plan(
 
 
 def carry_out(
-    session: Session, workspace: Path, model: ScriptedModel, effects: list[str], plan: Plan = PLANNED
+    session: Lab, workspace: Path, model: ScriptedModel, effects: list[str], plan: Plan = PLANNED
 ) -> Run:
     """A run of the plan, to its end."""
     return asyncio.run(
@@ -325,7 +325,7 @@ def carry_out(
     )
 
 
-def test_an_agent_proposes_a_plan_and_it_is_carried_out(session: Session, workspace: Path) -> None:
+def test_an_agent_proposes_a_plan_and_it_is_carried_out(session: Lab, workspace: Path) -> None:
     """The proposed steps run between the step that proposed them and the one that waits for it, artifacts
     keep their type.
     """
@@ -344,7 +344,7 @@ def test_an_agent_proposes_a_plan_and_it_is_carried_out(session: Session, worksp
     assert '"the height is named"' in told
 
 
-def test_a_bad_plan_goes_back_with_its_errors(session: Session, workspace: Path) -> None:
+def test_a_bad_plan_goes_back_with_its_errors(session: Lab, workspace: Path) -> None:
     """What is wrong is told to the model: the form, an unknown tool, a circle; a good plan after two bad ones
     is used.
     """
@@ -363,7 +363,7 @@ def test_a_bad_plan_goes_back_with_its_errors(session: Session, workspace: Path)
     assert "there is no tool 'mesure'; did you mean 'measure'" in told[2]
 
 
-def test_a_plan_that_stays_bad_fails_the_run(session: Session, workspace: Path) -> None:
+def test_a_plan_that_stays_bad_fails_the_run(session: Lab, workspace: Path) -> None:
     """After two answers were sent back the third bad one ends the run with what is wrong; nothing was carried
     out.
     """
@@ -382,7 +382,7 @@ def test_a_plan_that_stays_bad_fails_the_run(session: Session, workspace: Path) 
     assert sum(isinstance(event, ModelCalled) for event in run.events()) == 3
 
 
-def test_any_prefix_of_a_growing_plan_is_completed(session: Session, workspace: Path, tmp_path: Path) -> None:
+def test_any_prefix_of_a_growing_plan_is_completed(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """Cut after any event, the run ends with the same plan and answer; no question is asked twice, nothing
     done is done again.
     """
@@ -390,7 +390,7 @@ def test_any_prefix_of_a_growing_plan_is_completed(session: Session, workspace: 
     reference = carry_out(session, workspace, script, [])
     records = reference.records()
     effects: list[str] = []
-    other = Session(tmp_path / "other", env={}, tools=tools(effects.append))
+    other = Lab(tmp_path / "other", env={}, tools=tools(effects.append))
     for cut in range(1, len(records)):
         prefix = records[:cut]
         effects.clear()
@@ -413,7 +413,7 @@ def test_any_prefix_of_a_growing_plan_is_completed(session: Session, workspace: 
     other.close()
 
 
-def test_a_condition_chooses_what_is_done(session: Session, workspace: Path) -> None:
+def test_a_condition_chooses_what_is_done(session: Lab, workspace: Path) -> None:
     """A step whose condition does not hold is skipped, which is not a failure; what waits for it goes on
     without its artifact.
     """
@@ -450,7 +450,7 @@ def test_a_condition_chooses_what_is_done(session: Session, workspace: Path) -> 
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "REPORT\n\nAFTER")
 
 
-def test_a_condition_that_cannot_be_decided_fails_its_step(session: Session, workspace: Path) -> None:
+def test_a_condition_that_cannot_be_decided_fails_its_step(session: Lab, workspace: Path) -> None:
     """A path that leads nowhere is an error that names step and path, not a no."""
     plan = Plan(
         steps=(
@@ -474,7 +474,7 @@ def test_a_condition_that_cannot_be_decided_fails_its_step(session: Session, wor
     ],
 )
 def test_what_cannot_be_is_refused_before_the_run_begins(
-    session: Session, workspace: Path, fields: dict[str, object], message: str
+    session: Lab, workspace: Path, fields: dict[str, object], message: str
 ) -> None:
     """A condition that cannot be read or names nothing, an unknown operation or tool: a `UsageError` that
     names the step.
@@ -499,7 +499,7 @@ def test_steps_have_their_own_model_instructions_tools_and_turns(tmp_path: Path,
         return ScriptedModel(says, name=name)
 
     look: Turn = [("measure", {"what": "roof"})]
-    lab = Session(
+    lab = Lab(
         tmp_path / "own",
         env={},
         tools=tools(lambda _: None),
@@ -529,7 +529,7 @@ def test_steps_have_their_own_model_instructions_tools_and_turns(tmp_path: Path,
     lab.close()
 
 
-def test_an_answer_that_does_not_fit_its_schema_goes_back(session: Session, workspace: Path) -> None:
+def test_an_answer_that_does_not_fit_its_schema_goes_back(session: Lab, workspace: Path) -> None:
     """The model is told which place of its answer is wrong; the artifact is the value of the one that
     fits.
     """
@@ -553,9 +553,7 @@ def test_an_answer_that_does_not_fit_its_schema_goes_back(session: Session, work
     ]
 
 
-def test_a_failure_that_a_later_step_deals_with_does_not_fail_the_run(
-    session: Session, workspace: Path
-) -> None:
+def test_a_failure_that_a_later_step_deals_with_does_not_fail_the_run(session: Lab, workspace: Path) -> None:
     """A step that starts after failures sees them, and if it ends well the run completes; what was between is
     skipped.
     """

@@ -19,6 +19,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import (
     Edge,
     Part,
+    Repeats,
     all_steps,
     along_edges,
     in_sequence,
@@ -27,11 +28,11 @@ from kestrel_lab.core.plan_shapes import (
 )
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.step import Step
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.execution.artifacts import as_text
 from kestrel_lab.runtime.execution.operation import Done, Operation, Scope
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 KINDS: dict[str, Callable[[int], Case]] = {
@@ -42,9 +43,9 @@ KINDS: dict[str, Callable[[int], Case]] = {
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """One log for many small runs."""
-    opened = Session(tmp_path_factory.mktemp("shapes"), env={}, tools=[mix], model=ScriptedModel([]))
+    opened = Lab(tmp_path_factory.mktemp("shapes"), env={}, tools=[mix], model=ScriptedModel([]))
     yield opened
     opened.close()
 
@@ -75,7 +76,7 @@ def differs(case: Case, run: Run, outcome: Outcome) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10**6))
-def test_a_random_shape_does_what_the_interpreter_says(kind: str, lab: Session, seed: int) -> None:
+def test_a_random_shape_does_what_the_interpreter_says(kind: str, lab: Lab, seed: int) -> None:
     """The same nodes, in the same order, the same answer, and the limit reached or not."""
     case = KINDS[kind](seed)
     run = lab.run_sync("go", plan=plan_of(case))
@@ -96,7 +97,7 @@ def test_a_random_shape_does_what_the_interpreter_says(kind: str, lab: Session, 
         ("acyclic graph", "a skipped node leaves null"),
     ],
 )
-def test_the_law_tells_a_bug(kind: str, bug: str, lab: Session) -> None:
+def test_the_law_tells_a_bug(kind: str, bug: str, lab: Lab) -> None:
     """An interpreter with one deliberate bug disagrees with some of sixty shapes: the law above is not
     empty.
     """
@@ -116,12 +117,12 @@ def cut_everywhere(shape: Case, tmp_path: Path) -> Iterator[str]:
     plan = Plan(
         steps=(replace(step, args={**step.args, "at_limit": "continue"}),), artifacts=shape.shape.artifacts
     )
-    whole = Session(tmp_path / "whole", env={}, tools=[mix], model=ScriptedModel([]))
+    whole = Lab(tmp_path / "whole", env={}, tools=[mix], model=ScriptedModel([]))
     reference = whole.run_sync("go", plan=plan)
     records = reference.records()
     assert reference.status is RunStatus.COMPLETE
     whole.close()
-    other = Session(tmp_path / "other", env={}, tools=[mix])
+    other = Lab(tmp_path / "other", env={}, tools=[mix])
     for cut in range(1, len(records)):
         wrong: list[str] = []
         run = asyncio.run(other.resume(put_prefix(other, records, cut), model=ScriptedModel([])))
@@ -166,7 +167,7 @@ def test_a_loop_that_counts_beside_the_log_is_caught(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("at_limit", ["fail", "continue"])
-def test_a_limit_is_told(at_limit: str, lab: Session) -> None:
+def test_a_limit_is_told(at_limit: str, lab: Lab) -> None:
     """Reached before the condition holds, it fails the run with the condition, or is a warning in the log, as
     the file says.
     """
@@ -236,19 +237,28 @@ def test_what_cannot_be_a_shape_is_refused() -> None:
             lambda: along_edges([a, b], [Edge("a", "b"), Edge("b", "a")], start=["a"]),
             r"goes in a circle, (a → b → a|b → a → b): give it a limit",
         ),
-        (lambda: along_edges([a], [Edge("a", "a")], start=["a"], limit=201), "from 1 to 200, not 201"),
+        (
+            lambda: along_edges([a], [Edge("a", "a")], start=["a"], repeats=Repeats(limit=201)),
+            "from 1 to 200, not 201",
+        ),
         (lambda: along_edges([a, b], [Edge("a", "bb")]), "there is no node 'bb'; did you mean 'b'"),
         (
-            lambda: along_edges([a, b], [Edge("b", "b")], limit=3),
+            lambda: along_edges([a, b], [Edge("b", "b")], repeats=Repeats(limit=3)),
             "no path of edges leads from the start to 'b'",
         ),
-        (lambda: along_edges([a], [Edge("a", "a")], limit=3), "none is the first: name it under start"),
-        (lambda: along_edges([a, b], [Edge("a", "b", "steps.a.ok")]), "not about 'steps'"),
-        (lambda: along_edges([a, b], [Edge("a", "b")], result="a"), "result is only for graphs with cycles"),
-        (lambda: loop_plan([a], until="a ==", limit=3), "condition 'a ==': "),
-        (lambda: loop_plan([a], until="a == 1", limit=51), "from 1 to 50, not 51"),
         (
-            lambda: loop_plan([agent("c", after_failure=True)], until="c == 1", limit=1),
+            lambda: along_edges([a], [Edge("a", "a")], repeats=Repeats(limit=3)),
+            "none is the first: name it under start",
+        ),
+        (lambda: along_edges([a, b], [Edge("a", "b", "steps.a.ok")]), "not about 'steps'"),
+        (
+            lambda: along_edges([a, b], [Edge("a", "b")], repeats=Repeats(result="a")),
+            "result is only for graphs with cycles",
+        ),
+        (lambda: loop_plan([a], until="a ==", repeats=Repeats(limit=3)), "condition 'a ==': "),
+        (lambda: loop_plan([a], until="a == 1", repeats=Repeats(limit=51)), "from 1 to 50, not 51"),
+        (
+            lambda: loop_plan([agent("c", after_failure=True)], until="c == 1", repeats=Repeats(limit=1)),
             "after_failure is for steps that run once",
         ),
     ]

@@ -39,13 +39,13 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.execution.scheduler import Outcome
 from kestrel_lab.runtime.execution.stages import failure_class
 from kestrel_lab.runtime.execution.steps import StepRunner
 from kestrel_lab.runtime.lifecycle import LEAST_ROOM
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, RetryBudget
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.decorator import tool
@@ -160,7 +160,7 @@ class Scene:
             self.waits.append(seconds)
 
         ctx = SimpleNamespace(state=state, toolbox=toolbox(), emit=emit, sleep=sleep)
-        ctx.ports = SimpleNamespace(budget=BUDGET)
+        ctx.given = SimpleNamespace(ports=SimpleNamespace(budget=BUDGET))
         runner = self.runner(self.step, ctx, run)
         try:
             runner(self.step).send(None)  # nothing here waits for anything: a loop would only cost time
@@ -341,7 +341,7 @@ def flaky(
     return work
 
 
-def carried_out(session: Session, workspace: Path, plan: Plan, tools: list[Tool], **options: Any) -> Run:
+def carried_out(session: Lab, workspace: Path, plan: Plan, tools: list[Tool], **options: Any) -> Run:
     """A run of the plan, with short pauses."""
     session.ports = quick_ports(session)
     return asyncio.run(
@@ -356,7 +356,7 @@ def carried_out(session: Session, workspace: Path, plan: Plan, tools: list[Tool]
     )
 
 
-def quick_ports(session: Session) -> Any:
+def quick_ports(session: Lab) -> Any:
     """The session's ports with short pauses."""
     return replace(session.ports, budget=QUICK)
 
@@ -364,7 +364,7 @@ def quick_ports(session: Session) -> Any:
 FLAKY = Plan(steps=(Step(id="a", tool="flaky", args={"text": "x"}, stage="one", produces=("made",)),))
 
 
-def test_a_repeatable_call_that_fails_twice_is_made_three_times(session: Session, workspace: Path) -> None:
+def test_a_repeatable_call_that_fails_twice_is_made_three_times(session: Lab, workspace: Path) -> None:
     """The rows have exactly the columns of D8, in the frame and in the view of the database, and say what
     happened.
     """
@@ -404,7 +404,7 @@ def test_a_repeatable_call_that_fails_twice_is_made_three_times(session: Session
 
 
 @pytest.mark.parametrize("effect", ["checkable", "opaque"])
-def test_a_call_with_an_effect_is_made_once(effect: str, session: Session, workspace: Path) -> None:
+def test_a_call_with_an_effect_is_made_once(effect: str, session: Lab, workspace: Path) -> None:
     """However harmless the error looks, a call that may have had its effect is not repeated."""
     calls: list[str] = []
     run = carried_out(session, workspace, FLAKY, [flaky(effect, 1, calls)])
@@ -417,7 +417,7 @@ def test_a_call_with_an_effect_is_made_once(effect: str, session: Session, works
     assert run.report.stages()["status"].tolist() == ["failed"]
 
 
-def test_steps_of_no_stage_are_left_alone(session: Session, workspace: Path) -> None:
+def test_steps_of_no_stage_are_left_alone(session: Lab, workspace: Path) -> None:
     """Without a label nothing is retried and there are no rows."""
     calls: list[str] = []
     plan = Plan(steps=(Step(id="a", tool="flaky", args={"text": "x"}),))
@@ -430,7 +430,7 @@ def test_steps_of_no_stage_are_left_alone(session: Session, workspace: Path) -> 
     )
 
 
-def test_an_agent_goes_on_where_its_conversation_is(session: Session, workspace: Path) -> None:
+def test_an_agent_goes_on_where_its_conversation_is(session: Lab, workspace: Path) -> None:
     """A model that fails between two turns is asked again; the calls of the turn before are not made
     again.
     """
@@ -448,9 +448,7 @@ def test_an_agent_goes_on_where_its_conversation_is(session: Session, workspace:
     assert run.report.stages()["status"].tolist() == ["retrying", "retrying", "done"]
 
 
-def test_every_prefix_of_a_retried_run_is_completed(
-    session: Session, workspace: Path, tmp_path: Path
-) -> None:
+def test_every_prefix_of_a_retried_run_is_completed(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """Cut at every event and resumed, the end is the same; a repeatable call is made at most once more than
     it had attempts left.
     """
@@ -465,7 +463,7 @@ def test_every_prefix_of_a_retried_run_is_completed(
     reference = carried_out(session, workspace, plan, [flaky("idempotent", 2, calls)], model=says).records()
     ended = next(record.seq for record in reference if record.event.type == "run_finished")
     again: list[str] = []
-    other = Session(tmp_path / "other", env={}, tools=[flaky("idempotent", 2, again)])
+    other = Lab(tmp_path / "other", env={}, tools=[flaky("idempotent", 2, again)])
     other.ports = quick_ports(other)
     for cut in range(1, ended):
         again[:] = ["x"] * sum(record.event.type == "tool_answered" for record in reference[:cut])
@@ -483,7 +481,7 @@ def test_every_prefix_of_a_retried_run_is_completed(
     other.close()
 
 
-def test_a_wait_can_be_cancelled(session: Session, workspace: Path) -> None:
+def test_a_wait_can_be_cancelled(session: Lab, workspace: Path) -> None:
     """A run that waits a day for its next attempt stops at once."""
     session.ports = replace(
         session.ports,
@@ -506,7 +504,7 @@ def test_a_wait_can_be_cancelled(session: Session, workspace: Path) -> None:
     assert (run.status, calls) == (RunStatus.CANCELLED, ["x"])
 
 
-def test_a_limit_ends_a_stage_at_once(session: Session, workspace: Path) -> None:
+def test_a_limit_ends_a_stage_at_once(session: Lab, workspace: Path) -> None:
     """A limit of the run is a failure of class budget; nothing is tried again and the run says which limit it
     was.
     """
@@ -529,7 +527,7 @@ def test_a_limit_ends_a_stage_at_once(session: Session, workspace: Path) -> None
 
 
 def test_a_full_disk_is_noticed_before_a_step_begins(
-    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without room for the log no step of a stage begins; the reason names the disk."""
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=LEAST_ROOM - 1))
@@ -543,7 +541,7 @@ def test_a_full_disk_is_noticed_before_a_step_begins(
     assert run.report.stages()["error_class"].tolist() == ["dependency"] * 3
 
 
-def test_a_call_that_failed_is_asked_about_before_it_is_made_again(session: Session, workspace: Path) -> None:
+def test_a_call_that_failed_is_asked_about_before_it_is_made_again(session: Lab, workspace: Path) -> None:
     """Resumed behind its last completed stage, a run does not repeat a call with an effect unasked."""
     calls: list[str] = []
     plan = Plan(
@@ -568,7 +566,7 @@ def test_a_call_that_failed_is_asked_about_before_it_is_made_again(session: Sess
     assert run.id != failed.id
 
 
-def test_equal_inputs_have_equal_hashes(session: Session, workspace: Path) -> None:
+def test_equal_inputs_have_equal_hashes(session: Lab, workspace: Path) -> None:
     """The hash tells what a step was given from anything else: another artifact is another hash."""
 
     def hashes(value: Json) -> list[str]:

@@ -24,11 +24,11 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.host.homes import default_home
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.context.tool_selection import MOST_SHOWN
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.security.provenance import argument_origins
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
@@ -36,7 +36,7 @@ from kestrel_lab.tools.sandbox.select import probe_level
 from kestrel_lab.tools.tool import Tool
 from kestrel_lab.views.formatting import origin_pairs
 
-Make = Callable[..., Session]
+Make = Callable[..., Lab]
 NAME = "io.github.someone/mcp-echo"
 FIND: Turn = [("find_tool", {"need": "echo a text back"})]
 INSTALL: Turn = [("mcp_install", {"server": NAME})]
@@ -47,13 +47,13 @@ ECHO: Turn = [("echo:echo", {"text": "hello"})]
 def make(tmp_path: Path) -> Iterator[Make]:
     """Sessions of one home, with a catalogue of these entries and a uv that installs the hostile server."""
     path = make_uv(tmp_path / "uv")
-    opened: list[Session] = []
+    opened: list[Lab] = []
 
-    def open_session(*entries: dict[str, Any], allow: tuple[str, ...] = (), **options: Any) -> Session:
+    def open_session(*entries: dict[str, Any], allow: tuple[str, ...] = (), **options: Any) -> Lab:
         catalogue = write_catalogue(tmp_path / "catalogue.jsonl", *(entries or (entry(),)))
         env = {"PATH": path, "XDG_CONFIG_HOME": str(tmp_path / "config")}
         found: dict[str, Any] = {"mcp_catalogue": str(catalogue), "mcp_allow": allow}
-        opened.append(Session(options.pop("home", tmp_path / "home"), env=env, **found, **options))
+        opened.append(Lab(options.pop("home", tmp_path / "home"), env=env, **found, **options))
         return opened[-1]
 
     yield open_session
@@ -90,7 +90,7 @@ def test_a_run_without_a_time_zone_tool_installs_a_real_server_and_uses_it(
         [("time:convert_time", zones)],
         "03:00",
     ]
-    session = Session(tmp_path / "home", env=env, approve="auto")
+    session = Lab(tmp_path / "home", env=env, approve="auto")
     try:
         with pytest.raises(ApprovalRequired) as stopped:
             session.run_sync(
@@ -114,12 +114,12 @@ def test_a_run_without_a_time_zone_tool_installs_a_real_server_and_uses_it(
         session.close()
 
 
-def resumed(session: Session, run_id: str, script: Any, **options: Any) -> Run:
+def resumed(session: Lab, run_id: str, script: Any, **options: Any) -> Run:
     """Go on with a run to its end."""
     return asyncio.run(session.resume(run_id, model=ScriptedModel(script), **options))
 
 
-def begun(session: Session, script: list[Turn], workspace: Path, **options: Any) -> str:
+def begun(session: Lab, script: list[Turn], workspace: Path, **options: Any) -> str:
     """A run that has gone as far as it can without a person; its id."""
     given = {"tools": ["read_file"], "expand": True, **options}
     with pytest.raises(ApprovalRequired) as stopped:
@@ -332,7 +332,7 @@ def test_of_very_many_tools_a_model_is_told_of_those_it_needs(tmp_path: Path, wo
         ]
         return turns[sum(message.role == "assistant" for message in request.messages)]
 
-    session = Session(tmp_path / "home", tools=many(), approve="ask", env={"PATH": os.defpath})
+    session = Lab(tmp_path / "home", tools=many(), approve="ask", env={"PATH": os.defpath})
     try:
         with pytest.raises(ApprovalRequired) as stopped:
             session.run_sync(
@@ -341,7 +341,7 @@ def test_of_very_many_tools_a_model_is_told_of_those_it_needs(tmp_path: Path, wo
         run_id = stopped.value.run_id
         session.history.decide(run_id, granted=True, by="me", how="command")
         session.close()
-        session = Session(
+        session = Lab(
             tmp_path / "home",
             tools=[*many(), *(tool(name=f"courier_{n}")(_courier) for n in range(9))],
             env={"PATH": os.defpath},
@@ -395,7 +395,7 @@ def test_the_card_says_where_each_value_comes_from(make: Make, workspace: Path) 
     assert mutant["lock"] == []  # which is told as the model's own words
 
 
-def test_a_default_that_a_tool_fills_in_is_not_the_models(session: Session, workspace: Path) -> None:
+def test_a_default_that_a_tool_fills_in_is_not_the_models(session: Lab, workspace: Path) -> None:
     """For any tool: an argument that the model did not name is shown as the tool's; of one that it named
     nothing is said.
     """

@@ -21,15 +21,15 @@ from waits import PATIENCE_S, becomes, until
 from kestrel_lab.core.errors import DependencyError, ToolError, UsageError
 from kestrel_lab.core.events.union import HealthChanged, Progress, RunFinished, ToolAnswered
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.mcp.config import read_server
 from kestrel_lab.mcp.stdio_transport import LONGEST_LINE
 from kestrel_lab.runtime.mcp.servers import McpServers
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.health import HealthPolicy
 from kestrel_lab.testing import ScriptedModel, Turn
 
 HOSTILE = str(Path(__file__).with_name("mcp_hostile.py"))
-Make = Callable[..., Session]
+Make = Callable[..., Lab]
 
 
 def hostile(*how: str, **more: Any) -> dict[str, Any]:
@@ -63,18 +63,16 @@ def state(tmp_path: Path) -> Path:
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     """Sessions with MCP servers and approvals of their own; what they started is gone at the end."""
-    opened: list[Session] = []
+    opened: list[Lab] = []
     before = programs()
 
-    def open_session(
-        *, source: str = "", env: dict[str, str] | None = None, **tables: dict[str, Any]
-    ) -> Session:
+    def open_session(*, source: str = "", env: dict[str, str] | None = None, **tables: dict[str, Any]) -> Lab:
         servers = {name: read_server(name, table, source) for name, table in tables.items()}
         ours = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "PATH": os.environ["PATH"], **(env or {})}
         # What this file is about is the servers; that answers of theirs are untrusted is tested with
         # containment.
         opened.append(
-            Session(tmp_path / f"home{len(opened)}", env=ours, mcp=servers, approve="auto", containment="off")
+            Lab(tmp_path / f"home{len(opened)}", env=ours, mcp=servers, approve="auto", containment="off")
         )
         return opened[-1]
 
@@ -96,13 +94,13 @@ def say(text: str) -> Turn:
     return text
 
 
-def ask(session: Session, name: str, /, **args: Any) -> str:
+def ask(session: Lab, name: str, /, **args: Any) -> str:
     """What a tool answers outside a run."""
     return asyncio.run(asking(session, name, **args))
 
 
 async def asking(
-    session: Session, name: str, /, progress: Callable[..., None] = lambda *_: None, **args: Any
+    session: Lab, name: str, /, progress: Callable[..., None] = lambda *_: None, **args: Any
 ) -> str:
     """The same, to be awaited."""
     server, _, tool = name.partition(":")
@@ -499,9 +497,9 @@ def test_a_server_and_its_child_end_with_close(make: Make, tmp_path: Path, how: 
 
 _DIES = """
 import os, signal, sys
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.mcp.config import read_server
-session = Session(sys.argv[1], env={"XDG_CONFIG_HOME": sys.argv[1]}, mcp={"h": read_server("h", {"command": \
+session = Lab(sys.argv[1], env={"XDG_CONFIG_HOME": sys.argv[1]}, mcp={"h": read_server("h", {"command": \
 sys.executable, "args": sys.argv[3:], "sandbox": "S0"})})
 session.mcp.learn("h")
 if sys.argv[2] == "kill":
@@ -601,7 +599,7 @@ def test_kestrel_is_a_server_itself(make: Make, workspace: Path, tmp_path: Path)
             ask(session, tool, **args)
     assert not (workspace / "b.txt").exists()
     session.close()
-    log = Session(home, env={})
+    log = Lab(home, env={})
     assert sorted(row.status for row in log.store.runs()) == ["COMPLETE", "FAILED", "FAILED"]
     log.close()
 

@@ -14,9 +14,9 @@ import pytest
 
 from kestrel_lab.cli.commands.mcp import CheckedText
 from kestrel_lab.core.events.union import ToolAnswered
+from kestrel_lab.lab import Lab
 from kestrel_lab.mcp.approvals import Definition
 from kestrel_lab.mcp.config import read_server
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 SERVER = str(Path(__file__).with_name("mcp_annotated.py"))
@@ -42,13 +42,13 @@ def hints(tmp_path: Path) -> Path:
 @pytest.fixture
 def sessions(tmp_path: Path, hints: Path) -> Iterator[Any]:
     """Sessions with that server, with more keys in its table, and nobody to be asked."""
-    opened: list[Session] = []
+    opened: list[Lab] = []
 
-    def open_session(**more: Any) -> Session:
+    def open_session(**more: Any) -> Lab:
         table = {"command": sys.executable, "args": ["-S", SERVER, str(hints)], **more}
         env = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "PATH": os.environ["PATH"]}
         servers = {"files": read_server("files", table, "kestrel.toml")}
-        opened.append(Session(tmp_path / f"home{len(opened)}", env=env, mcp=servers, approve="auto"))
+        opened.append(Lab(tmp_path / f"home{len(opened)}", env=env, mcp=servers, approve="auto"))
         return opened[-1]
 
     yield open_session
@@ -56,7 +56,7 @@ def sessions(tmp_path: Path, hints: Path) -> Iterator[Any]:
         session.close()
 
 
-def answered(session: Session, workspace: Path, *calls: tuple[str, dict[str, Any]]) -> list[str]:
+def answered(session: Lab, workspace: Path, *calls: tuple[str, dict[str, Any]]) -> list[str]:
     """The end of each call, one a turn: `ok`, or the kind of its error."""
     model = ScriptedModel([*[[(f"files:{name}", args)] for name, args in calls], "done"])
     run = session.run_sync("look around", model=model, tools=["files:*"], workspace=workspace)

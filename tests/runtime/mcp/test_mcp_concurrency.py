@@ -10,14 +10,14 @@ from typing import Any
 from test_mcp import asking, hostile, make  # `make` is a fixture  # noqa: F401
 from waits import PATIENCE_S
 
+from kestrel_lab.lab import Lab
 from kestrel_lab.mcp.config import read_server
 from kestrel_lab.mcp.connection import Connection
 from kestrel_lab.runtime.mcp.servers import McpServers
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools.sandbox.levels import Sandbox
 
-Make = Callable[..., Session]
+Make = Callable[..., Lab]
 
 
 def test_closing_while_a_server_is_added_ends_all_of_them(make: Make) -> None:  # noqa: F811

@@ -19,10 +19,10 @@ from kestrel_lab.core.errors import DependencyError, ToolError
 from kestrel_lab.core.events.union import HealthChanged
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.mcp.config import read_server
 from kestrel_lab.mcp.sandboxing import installation_folder, network_hint
 from kestrel_lab.mcp.stdio_transport import ServerLog
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.sandbox import select as choosing
 from kestrel_lab.tools.sandbox.canary import probe_level
@@ -36,9 +36,9 @@ NOSY = str(Path(__file__).with_name("mcp_nosy.py"))
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Any]:
     """Makes sessions with one server, which is called `nosy`."""
-    opened: list[Session] = []
+    opened: list[Lab] = []
 
-    def make(sandbox: str = "auto", **table: Any) -> Session:
+    def make(sandbox: str = "auto", **table: Any) -> Lab:
         env = {
             "XDG_CONFIG_HOME": str(tmp_path / "config"),
             "PATH": os.environ["PATH"],
@@ -47,7 +47,7 @@ def sessions(tmp_path: Path) -> Iterator[Any]:
         }
         server = read_server("nosy", {"command": sys.executable, "args": ["-I", "-S", NOSY], **table})
         opened.append(
-            Session(
+            Lab(
                 tmp_path / f"home{len(opened)}",
                 env=env,
                 mcp={"nosy": server},
@@ -62,7 +62,7 @@ def sessions(tmp_path: Path) -> Iterator[Any]:
         session.close()
 
 
-def ask(session: Session, tool: str = "look", **args: Any) -> str:
+def ask(session: Lab, tool: str = "look", **args: Any) -> str:
     """What the server's tool answers."""
     session.mcp.learn("nosy")
     definitions = session.mcp.approvals.tools(session.mcp._servers["nosy"].config)
@@ -220,7 +220,7 @@ def test_a_run_says_which_tools_it_has_to_do_without(tmp_path: Path, workspace: 
         "broken": read_server("broken", {"command": "no-such-program"}),
         "off": read_server("off", {"command": "x", "enabled": False}, "kestrel.toml"),
     }
-    session = Session(
+    session = Lab(
         tmp_path / "home",
         env={"XDG_CONFIG_HOME": str(tmp_path / "c"), "PATH": os.environ["PATH"]},
         mcp=servers,

@@ -17,10 +17,9 @@ from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime import registry as equipment
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
-Make = Callable[..., Session]
+Make = Callable[..., Lab]
 
 
 async def opens_the_gate(gate: Path) -> None:
@@ -251,17 +250,17 @@ def test_a_setting_of_the_sandbox_reaches_servers(
         mcp={"h": hostile()},
     )
     try:
-        lab.session.mcp.learn("h")
-        first = lab.session.mcp._servers["h"].connection
+        lab.mcp.learn("h")
+        first = lab.mcp._servers["h"].connection
         assert (
             first is not None
             and first.level is not None
-            and (first.level.name, lab.session.mcp.row("h").sandbox) == ("S0", "S0")
+            and (first.level.name, lab.mcp.row("h").sandbox) == ("S0", "S0")
         )
         lab.configure("sandbox", "S1")
         model = ScriptedModel([call("h:echo", text="hi"), say("done")])
         run = lab.run_sync("go", model=model, tools=["h:*"], workspace=tmp_path)
-        now = lab.session.mcp._servers["h"].connection
+        now = lab.mcp._servers["h"].connection
         assert [event.text for event in run.events() if isinstance(event, ToolAnswered)] == ["hi"]
         assert now is not first and now is not None and now.level is not None and now.level.name == "S1"
         assert not first.alive
@@ -281,10 +280,10 @@ def test_a_server_with_a_sandbox_of_its_own_keeps_it(
         mcp={"h": hostile(sandbox="S1")},
     )
     try:
-        lab.session.mcp.learn("h")
-        first = lab.session.mcp._servers["h"].connection
+        lab.mcp.learn("h")
+        first = lab.mcp._servers["h"].connection
         lab.configure("sandbox", "auto")
-        assert not lab.session.mcp._servers["h"].outdated
+        assert not lab.mcp._servers["h"].outdated
         assert first is not None and first.alive
     finally:
         lab.close()
@@ -316,7 +315,7 @@ def test_a_level_is_never_tried_on_the_event_loop(
     monkeypatch.setattr(
         choose, "probe_level", lambda *args: (asked.append(threading.current_thread()), real(*args))[1]
     )
-    session = Session(tmp_path / "home", env={}, sandbox="S1")
+    session = Lab(tmp_path / "home", env={}, sandbox="S1")
 
     async def go() -> Any:
         return await session.start("go", model=ScriptedModel(["done"]), workspace=workspace).wait()

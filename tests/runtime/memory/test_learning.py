@@ -411,11 +411,11 @@ def test_a_crash_between_the_note_and_its_event_tells_it_once(tmp_path: Path) ->
     stored = [record.event.note for record in reference if isinstance(record.event, MemoryStored)]
     other, began, run_id = Lab(tmp_path / "other", env={}), reference[0].event, reference[0].run_id
     assert isinstance(began, RunStarted)
-    other.session.store.create_run(run_id, began)
+    other.store.create_run(run_id, began)
     for record in reference[1:place]:
-        other.session.store.append(run_id, record.event, at=record.at)
-    (kept,) = asyncio.run(first.session.ports.memory.notes([str(stored[0]["id"])], workspace=str(house)))
-    assert asyncio.run(other.session.ports.memory.remember(kept, workspace=str(house)))
+        other.store.append(run_id, record.event, at=record.at)
+    (kept,) = asyncio.run(first.ports.memory.notes([str(stored[0]["id"])], workspace=str(house)))
+    assert asyncio.run(other.ports.memory.remember(kept, workspace=str(house)))
     run = asyncio.run(other.resume(run_id, model=Mind().model))
     again = [event.note for event in run.events() if isinstance(event, MemoryStored)]
     assert [note["id"] for note in again] == [note["id"] for note in stored]

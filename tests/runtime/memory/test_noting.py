@@ -36,9 +36,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 def run(lab: Lab, goal: str, turns: list[Turn], **options: Any) -> Any:
     """A run with the tools of the memory whose model plays `turns`."""
     options = {"approve": "auto", "tools": ["memory"]} | options
-    return lab.run_sync(
-        goal, model=ScriptedModel(turns), workspace=lab.session.home.parent / "work", **options
-    )
+    return lab.run_sync(goal, model=ScriptedModel(turns), workspace=lab.home.parent / "work", **options)
 
 
 def answers(found: Any) -> list[str]:
@@ -48,7 +46,7 @@ def answers(found: Any) -> list[str]:
 
 def test_what_is_proposed_is_asked_about(lab: Lab) -> None:
     """Where nobody may allow it nothing is kept and nothing forgotten."""
-    memory = lab.memory.at(lab.session.home.parent / "work")
+    memory = lab.memory.at(lab.home.parent / "work")
     note = memory.remember("The roof is red.")
     turns: list[Turn] = [
         [(REMEMBER, {"text": "The door is blue."}), ("forget", {"selector": note.id})],
@@ -61,7 +59,7 @@ def test_what_is_proposed_is_asked_about(lab: Lab) -> None:
 
 def test_who_is_asked_to_let_notes_be_forgotten_is_told_which(lab: Lab) -> None:
     """The question has the words of the notes for whoever is here, the log only their ids."""
-    there = lab.memory.at(lab.session.home.parent / "work")
+    there = lab.memory.at(lab.home.parent / "work")
     note = there.remember("The roof is zqcrimsonx.", tags=["roof"])
     seen: list[str] = []
 
@@ -104,7 +102,7 @@ def test_notes_are_sourced(lab: Lab) -> None:
         "done",
     ]
     found = run(lab, "Fix the parser. Always run the tests with tox. Thanks.", turns)
-    notes = {note.text: note for note in lab.memory.at(lab.session.home.parent / "work").list()}
+    notes = {note.text: note for note in lab.memory.at(lab.home.parent / "work").list()}
     assert set(notes) == {"Always run the tests with tox.", "The parser is in grammar.py."}
     stated, own = notes["Always run the tests with tox."], notes["The parser is in grammar.py."]
     assert (stated.stated, stated.taint, stated.run) == (True, "", found.id)
@@ -123,7 +121,7 @@ def test_notes_are_sourced(lab: Lab) -> None:
 
 def recalled(lab: Lab) -> tuple[Any, str]:
     """A run that recalls a note of an earlier one, and what its model was told."""
-    lab.memory.at(lab.session.home.parent / "work").remember("The roof is zqmarmaladex.", tags=["house"])
+    lab.memory.at(lab.home.parent / "work").remember("The roof is zqmarmaladex.", tags=["house"])
     told: list[str] = []
 
     def play(request: ModelRequest) -> Turn:
@@ -131,7 +129,7 @@ def recalled(lab: Lab) -> tuple[Any, str]:
         return "red" if told else [("recall", {"query": "which colour is the roof", "tags": ["house"]})]
 
     found = lab.run_sync(
-        "Which roof?", model=ScriptedModel(play), tools=["memory"], workspace=lab.session.home.parent / "work"
+        "Which roof?", model=ScriptedModel(play), tools=["memory"], workspace=lab.home.parent / "work"
     )
     return found, told[-1]
 
@@ -148,9 +146,7 @@ def test_what_is_recalled_reaches_the_model_and_not_the_log(lab: Lab) -> None:
     ended = run(lab, "Forget the roof.", [[("forget", {"selector": note_id})], "done"])
     assert answers(ended) == ["forgot 1 note"]
     lab.close()
-    assert not any(
-        b"zqmarmaladex" in path.read_bytes() for path in lab.session.home.rglob("*") if path.is_file()
-    )
+    assert not any(b"zqmarmaladex" in path.read_bytes() for path in lab.home.rglob("*") if path.is_file())
 
 
 def test_words_in_the_log_would_be_noticed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +159,7 @@ def test_words_in_the_log_would_be_noticed(lab: Lab, monkeypatch: pytest.MonkeyP
 
 def test_without_a_memory_it_is_said(lab: Lab) -> None:
     """A session whose memory keeps nothing says so to the agent, and a query that is none is an error."""
-    lab.session.ports = Ports()
+    lab.ports = Ports()
     turns: list[Turn] = [
         [
             ("recall", {"query": " "}),

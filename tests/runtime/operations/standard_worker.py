@@ -27,7 +27,7 @@ def begin(folder: Path, order: dict[str, Any]) -> None:
 
     def watch(run: Run, event: Event) -> None:
         if isinstance(event, StageStarted) and event.stage == order["stage"]:
-            lab.session.store.flush()
+            lab.store.flush()
             os.kill(os.getpid(), signal.SIGKILL)
 
     lab = Lab(folder / "home", model="openai/test", approve="auto", listeners=[watch])

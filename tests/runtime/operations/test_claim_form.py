@@ -13,8 +13,8 @@ from kestrel_lab.answers.claim_markdown import TITLE
 from kestrel_lab.core.events.union import RunFinished, VerifierFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.views.rows import NoticeRow
 
@@ -64,7 +64,7 @@ def answers(first: str, *repaired: str, verdicts: tuple[str, ...] = ()) -> Scrip
     return ScriptedModel(says)
 
 
-def carry_out(session: Session, workspace: Path, model: ScriptedModel, **options: Any) -> Run:
+def carry_out(session: Lab, workspace: Path, model: ScriptedModel, **options: Any) -> Run:
     """A run to its end."""
     return asyncio.run(
         session.run(
@@ -78,7 +78,7 @@ def verdicts(run: Run) -> list[tuple[str, bool]]:
     return [(event.verifier, event.passed) for event in run.events() if isinstance(event, VerifierFinished)]
 
 
-def test_an_answer_is_asked_for_as_claims(session: Session, workspace: Path) -> None:
+def test_an_answer_is_asked_for_as_claims(session: Lab, workspace: Path) -> None:
     """It is Markdown with its places in brackets; each claim with its state is in the log, the text, the page
     and what a panel shows.
     """
@@ -103,7 +103,7 @@ def test_an_answer_is_asked_for_as_claims(session: Session, workspace: Path) -> 
     assert run.report.evidence.claims[0].state == "wrong"
 
 
-def test_a_wrong_citation_never_passes(session: Session, workspace: Path) -> None:
+def test_a_wrong_citation_never_passes(session: Lab, workspace: Path) -> None:
     """It is repaired in the same form; where it is not put right the run fails and says why."""
     run = carry_out(session, workspace, answers(WRONG, RIGHT))
     assert (run.status, verdicts(run)[0]) == (RunStatus.COMPLETE, ("citations", False))
@@ -115,14 +115,14 @@ def test_a_wrong_citation_never_passes(session: Session, workspace: Path) -> Non
 
 
 def test_a_check_that_believes_citations_would_be_seen(
-    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant: without the resolver the made-up quote passes."""
     monkeypatch.setattr("kestrel_lab.runtime.operations.verifiers.wrong_citations", lambda _: ())
     assert carry_out(session, workspace, answers(WRONG, WRONG)).status is RunStatus.COMPLETE
 
 
-def test_what_was_changed_since_is_judged_as_it_is(session: Session, workspace: Path) -> None:
+def test_what_was_changed_since_is_judged_as_it_is(session: Lab, workspace: Path) -> None:
     """A line that the run read and then changed is cited as it is now."""
     turns = [
         [("read_file", {"path": "roof.txt"})],
@@ -135,7 +135,7 @@ def test_what_was_changed_since_is_judged_as_it_is(session: Session, workspace: 
     assert carry_out(session, workspace, stale).status is RunStatus.FAILED
 
 
-def test_prose_is_read_sentence_by_sentence(session: Session, workspace: Path) -> None:
+def test_prose_is_read_sentence_by_sentence(session: Lab, workspace: Path) -> None:
     """A model that keeps to prose is asked three times; then what it wrote is checked as prose, and nothing
     in it counts as cited unseen.
     """
@@ -152,9 +152,7 @@ def test_prose_is_read_sentence_by_sentence(session: Session, workspace: Path) -
 @pytest.mark.parametrize(
     ("verdict", "status"), [("entailed", "COMPLETE"), ("contradicted", "FAILED"), ("neither", "FAILED")]
 )
-def test_a_judge_is_asked_claim_by_claim(
-    session: Session, workspace: Path, verdict: str, status: str
-) -> None:
+def test_a_judge_is_asked_claim_by_claim(session: Lab, workspace: Path, verdict: str, status: str) -> None:
     """With `judge`, what is cited is put to a model with what it cites; what is uncited is not."""
     run = carry_out(session, workspace, answers(RIGHT, RIGHT, verdicts=(verdict,)), verify="judge")
     assert run.status == status
@@ -163,7 +161,7 @@ def test_a_judge_is_asked_claim_by_claim(
         assert str(run.report.confidence).endswith("1 of 2 claims cited · passed by a model judge")
 
 
-def test_a_typed_answer_and_a_form_are_left_as_they_are(session: Session, workspace: Path) -> None:
+def test_a_typed_answer_and_a_form_are_left_as_they_are(session: Lab, workspace: Path) -> None:
     """A value and an answer with a form of its own are not asked for as claims."""
     run = carry_out(session, workspace, ScriptedModel(["3"]), output=int)
     assert (run.status, run.value) == (RunStatus.COMPLETE, 3)
@@ -178,7 +176,7 @@ def bare(*claims: tuple[str, dict[str, str]]) -> str:
     )
 
 
-def test_citations_may_leave_out_what_does_not_apply(session: Session, workspace: Path) -> None:
+def test_citations_may_leave_out_what_does_not_apply(session: Lab, workspace: Path) -> None:
     """They are asked for as four texts, and taken with one: nothing is asked again, and what is wrong in them
     does not pass.
     """
@@ -197,7 +195,7 @@ def test_citations_may_leave_out_what_does_not_apply(session: Session, workspace
 @pytest.mark.parametrize(
     "said", ['{"claims": []}', bare(("The roof is gold.", {"path": "gold.txt"})), 'Here: {"claims": "gold"}']
 )
-def test_claims_in_another_form_are_no_prose(session: Session, workspace: Path, said: str) -> None:
+def test_claims_in_another_form_are_no_prose(session: Lab, workspace: Path, said: str) -> None:
     """A model that insists on a form of its own fails the run: nothing in it could be looked up."""
     run = carry_out(session, workspace, ScriptedModel([said] * 3))
     assert (run.status, "could not be used after 3 attempts" in run.reason) == (RunStatus.FAILED, True), (

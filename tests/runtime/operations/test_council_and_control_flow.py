@@ -17,8 +17,8 @@ from kestrel_lab.core.events.union import CouncilDecided, ModelAnswered, ModelEs
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.workflows.loader import load_plan
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
@@ -70,12 +70,12 @@ COUNCIL = Council("council", MEMBERS, rounds=2)
 
 
 def carried_out(
-    session: Session, plan: Any, says: Any, goal: str = "how high is the roof", **options: Any
+    session: Lab, plan: Any, says: Any, goal: str = "how high is the roof", **options: Any
 ) -> Run:
     return asyncio.run(session.run(goal, plan=plan, model=ScriptedModel(says), tools=[measure], **options))
 
 
-def test_a_council_deliberates_votes_and_decides(session: Session) -> None:
+def test_a_council_deliberates_votes_and_decides(session: Lab) -> None:
     """Positions, the evidence of each claim, votes and dissent are events; the chair's decision is the
     answer.
     """
@@ -100,7 +100,7 @@ def test_a_council_deliberates_votes_and_decides(session: Session) -> None:
     )
 
 
-def test_members_see_the_positions_of_the_round_before(session: Session) -> None:
+def test_members_see_the_positions_of_the_round_before(session: Lab) -> None:
     """In the first round each works alone; from the second on all positions are information; the chair has
     the votes as well, and what was found of each evidence.
     """
@@ -119,7 +119,7 @@ def test_members_see_the_positions_of_the_round_before(session: Session) -> None
     assert told["council/chair"].count('"claims"') == len(VOTES)
 
 
-def test_a_council_shows_who_said_what(session: Session) -> None:
+def test_a_council_shows_who_said_what(session: Lab) -> None:
     """Terminal and panel have a row for each position, vote and the decision."""
     text = run_text(carried_out(session, COUNCIL, deliberates).report.view())
     assert "ann, 60% sure: ann's" in text
@@ -128,7 +128,7 @@ def test_a_council_shows_who_said_what(session: Session) -> None:
     assert "decided (ann 2, cem 1): 7 m. ann measured it" in text
 
 
-def test_a_member_that_fails_is_left_out(session: Session) -> None:
+def test_a_member_that_fails_is_left_out(session: Lab) -> None:
     """The others go on; with fewer than two the council comes to no decision and says so."""
 
     def says(request: ModelRequest) -> Turn:
@@ -150,7 +150,7 @@ def test_a_member_that_fails_is_left_out(session: Session) -> None:
         (json.dumps({"answer": "sure", "confidence": 0.7}), ""),
     ],
 )
-def test_the_next_tier_takes_over(session: Session, first: Turn, reason: str) -> None:
+def test_the_next_tier_takes_over(session: Lab, first: Turn, reason: str) -> None:
     """On failure and on low confidence, and not otherwise; it is told what was said and why that was not
     taken.
     """
@@ -175,7 +175,7 @@ def test_the_next_tier_takes_over(session: Session, first: Turn, reason: str) ->
     assert all(why.startswith(reason) for *_, why in escalated)
 
 
-def test_a_split_vote_escalates(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_vote_escalates(session: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A council without a majority is not the last word where somebody can take over."""
     plan = Escalation("ladder", {"council": COUNCIL, "judge": LLMAgent("judge", "Judge.")})
 
@@ -193,7 +193,7 @@ def test_a_split_vote_escalates(session: Session, monkeypatch: pytest.MonkeyPatc
     assert [event.split for event in run.events() if isinstance(event, CouncilDecided)] == [True]
 
 
-def test_a_ladder_ends(session: Session) -> None:
+def test_a_ladder_ends(session: Lab) -> None:
     """Where the last tier fails the run does and says why; where it is unsure its answer stands with a
     warning.
     """
@@ -209,7 +209,7 @@ def test_a_ladder_ends(session: Session) -> None:
 @pytest.mark.parametrize(
     ("route", "confidence", "taken"), [("words", 0.9, "words"), ("sums", 0.9, "sums"), ("sums", 0.2, "words")]
 )
-def test_a_router_carries_out_one_route(session: Session, route: str, confidence: float, taken: str) -> None:
+def test_a_router_carries_out_one_route(session: Lab, route: str, confidence: float, taken: str) -> None:
     """The one it chose; where it is not sure enough the route for that."""
     routes = {"sums": LLMAgent("a", description="Arithmetic."), "words": LLMAgent("b")}
 
@@ -224,7 +224,7 @@ def test_a_router_carries_out_one_route(session: Session, route: str, confidence
     assert [event.step for event in run.events() if isinstance(event, StepStarted)] == ["router", taken]
 
 
-def test_an_ensemble_stands_the_failure_of_a_member(session: Session) -> None:
+def test_an_ensemble_stands_the_failure_of_a_member(session: Lab) -> None:
     """The synthesiser is given what the others made; where all fail so does the run."""
 
     def says(request: ModelRequest) -> Turn:
@@ -269,7 +269,7 @@ def says_review(request: ModelRequest) -> Turn:
     return f"printed {'fine text' if 'fine text' in goal else goal}"
 
 
-def test_a_loop_is_a_node(session: Session, tmp_path: Path) -> None:
+def test_a_loop_is_a_node(session: Lab, tmp_path: Path) -> None:
     """It reads what the workflow around it made, its own names stay its own, and what comes after is given
     its answer.
     """
@@ -307,7 +307,7 @@ join: {id: both, goal: "join"}
 """
 
 
-def test_a_file_is_a_node_twice(session: Session, tmp_path: Path) -> None:
+def test_a_file_is_a_node_twice(session: Lab, tmp_path: Path) -> None:
     """Two nodes of one file do not see each other's artifacts; inputs are put in."""
     (tmp_path / "inner.yaml").write_text(INNER)
     (tmp_path / "outer.yaml").write_text(OUTER)
@@ -400,7 +400,7 @@ def leads(request: ModelRequest) -> Turn:
 
 
 def test_a_run_with_two_sub_agents_and_a_council_goes_on_from_every_event(
-    session: Session, tmp_path: Path
+    session: Lab, tmp_path: Path
 ) -> None:
     """Cut at every event and resumed, the end is the same, every model turn that was answered is not asked
     again, and every vote is in the log once.
@@ -424,7 +424,7 @@ def test_a_run_with_two_sub_agents_and_a_council_goes_on_from_every_event(
         )
 
     ended = next(record.seq for record in records if record.event.type == "run_finished")
-    other = Session(tmp_path / "other", env={}, tools=[measure])
+    other = Lab(tmp_path / "other", env={}, tools=[measure])
     for cut in range(1, ended):
         run = asyncio.run(
             other.resume(
@@ -435,13 +435,13 @@ def test_a_run_with_two_sub_agents_and_a_council_goes_on_from_every_event(
     other.close()
 
 
-def test_all_that_work_together_share_the_limits(session: Session) -> None:
+def test_all_that_work_together_share_the_limits(session: Lab) -> None:
     """A limit on tokens ends a council as it ends one agent."""
     run = carried_out(session, COUNCIL, deliberates, limits=Limits(tokens=150))
     assert (run.status, run._state.finished and run._state.finished.limit) == (RunStatus.FAILED, "tokens")
 
 
-def test_a_plan_in_python_is_a_node(session: Session) -> None:
+def test_a_plan_in_python_is_a_node(session: Lab) -> None:
     """A council is a node of a graph, and the node after it is given the decision."""
     graph = GraphAgent("g", {"panel": COUNCIL, "print": (LLMAgent("p"), "print it")}, [("panel", "print")])
 

@@ -24,10 +24,10 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import Claim
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.operations.verifiers import Formed
 from kestrel_lab.runtime.operations.verify_plan import with_verification
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 
 LONG = "It stands there, as anybody can see who looks at it with care. " * 20
@@ -59,7 +59,7 @@ def says(bad: str, good: str, second: str = "", seen: list[ModelRequest] | None 
     return ScriptedModel(turn)
 
 
-def carry_out(session: Session, workspace: Path, goal: str, model: ScriptedModel, **options: Any) -> Run:
+def carry_out(session: Lab, workspace: Path, goal: str, model: ScriptedModel, **options: Any) -> Run:
     """A run to its end."""
     return asyncio.run(session.run(goal, model=model, workspace=workspace, **options))
 
@@ -69,7 +69,7 @@ def steps(run: Run) -> list[str]:
     return [event.step for event in run.events() if isinstance(event, StepStarted)]
 
 
-def test_a_form_is_told_looked_at_and_repaired(session: Session, workspace: Path) -> None:
+def test_a_form_is_told_looked_at_and_repaired(session: Lab, workspace: Path) -> None:
     """The contract stands in the system message of who answers and of who repairs; what breaks it is an
     issue; no model judges.
     """
@@ -87,7 +87,7 @@ def test_a_form_is_told_looked_at_and_repaired(session: Session, workspace: Path
     assert len(seen) == 2
 
 
-def test_a_form_that_is_never_kept_is_reported(session: Session, workspace: Path) -> None:
+def test_a_form_that_is_never_kept_is_reported(session: Lab, workspace: Path) -> None:
     """After two repairs the answer is given, and what is wrong with its form stands beside it: a broken form
     fails nothing.
     """
@@ -105,7 +105,7 @@ def test_a_form_that_is_never_kept_is_reported(session: Session, workspace: Path
     assert "the answer lacks the sections" in repr(run.report)
 
 
-def test_a_wrong_fact_fails_also_where_the_form_is_broken(session: Session, workspace: Path) -> None:
+def test_a_wrong_fact_fails_also_where_the_form_is_broken(session: Lab, workspace: Path) -> None:
     """What is wrong with the answer itself refuses it, and the form is named as well."""
     run = carry_out(
         session,
@@ -123,9 +123,7 @@ def test_a_wrong_fact_fails_also_where_the_form_is_broken(session: Session, work
 @pytest.mark.parametrize(
     "goal", ["Make a plan", "Plan how to print less.", "Can you draft a plan for a smaller module?"]
 )
-def test_a_goal_that_asks_for_a_plan_gets_the_form_of_one(
-    session: Session, workspace: Path, goal: str
-) -> None:
+def test_a_goal_that_asks_for_a_plan_gets_the_form_of_one(session: Lab, workspace: Path, goal: str) -> None:
     """No model is asked what such a goal wants."""
     run = carry_out(session, workspace, goal, says(LONG, PLAN), form="auto")
     output = run._state.outputs["intake"]
@@ -139,14 +137,14 @@ def test_a_goal_that_asks_for_a_plan_gets_the_form_of_one(
     )
 
 
-def test_with_a_level_facts_and_judges_look_too(session: Session, workspace: Path) -> None:
+def test_with_a_level_facts_and_judges_look_too(session: Lab, workspace: Path) -> None:
     """`verify` says what is looked at beside the form, and both are carried into later rounds."""
     run = carry_out(session, workspace, "where", says(LONG, BRIEF), form="brief", verify="repair")
     names = [event.verifier for event in run.events() if isinstance(event, VerifierFinished)]
     assert (run.status, names) == (RunStatus.COMPLETE, ["form", "facts", "form", "facts"])
 
 
-def test_a_plan_that_verifies_gets_the_form(session: Session, workspace: Path) -> None:
+def test_a_plan_that_verifies_gets_the_form(session: Lab, workspace: Path) -> None:
     """The last verification of a plan asks for the form too, and who makes the answer is told; a form of its
     own stays.
     """
@@ -175,7 +173,7 @@ def test_a_plan_that_verifies_gets_the_form(session: Session, workspace: Path) -
     ],
 )
 def test_auto_finds_the_form(
-    session: Session, workspace: Path, goal: str, second: str, asked: int, form: str, by: str
+    session: Lab, workspace: Path, goal: str, second: str, asked: int, form: str, by: str
 ) -> None:
     """Rules decide where they are sure; else the model is asked once, without chance or tools, and only a
     clear word changes anything.
@@ -193,7 +191,7 @@ def test_auto_finds_the_form(
     assert (work.goal, work.instructions.startswith("Form of the answer: ")) == (goal, True)
 
 
-def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Path) -> None:
+def test_any_prefix_is_completed(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """Cut after any event and resumed, a run with a second opinion and a repair ends the same; no question is
     asked twice.
     """
@@ -204,7 +202,7 @@ def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Pa
     reference = carry_out(session, workspace, UNSURE, says(LONG, BRIEF, "question"), form="auto")
     records, plan = reference.records(), sorted(step.id for step in reference.plan.steps)
     assert (reference.answer, len(plan)) == (BRIEF, 5)
-    other = Session(tmp_path / "other", env={})
+    other = Lab(tmp_path / "other", env={})
     for cut in range(1, len(records)):
         run = asyncio.run(other.resume(put_prefix(other, records, cut), model=says(LONG, BRIEF, "question")))
         assert (cut, run.status, run.answer) == (cut, RunStatus.COMPLETE, BRIEF)
@@ -231,7 +229,7 @@ def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Pa
     ],
 )
 def test_wrong_forms_are_told_at_once(
-    session: Session, workspace: Path, options: dict[str, Any], problem: str
+    session: Lab, workspace: Path, options: dict[str, Any], problem: str
 ) -> None:
     """Before the run begins, with the nearest name."""
     with pytest.raises(UsageError, match=problem):
@@ -247,7 +245,7 @@ def test_wrong_forms_are_told_at_once(
     ],
 )
 def test_wrong_arguments_of_verify_are_told(
-    session: Session, workspace: Path, args: dict[str, Any], problem: str
+    session: Lab, workspace: Path, args: dict[str, Any], problem: str
 ) -> None:
     """They fail the step with what would be right."""
     check = Step(id="check", operation="verify", args={"answer": "{{draft}}", **args}, consumes=("draft",))
@@ -260,7 +258,7 @@ def test_without_a_form_nothing_changes(tmp_path: Path, workspace: Path) -> None
     """By default one agent is asked once, as if there were no forms; a session's own form can be lifted, and
     `auto` spares plans.
     """
-    session = Session(tmp_path / "home", env={}, form="auto")
+    session = Lab(tmp_path / "home", env={}, form="auto")
     seen: list[ModelRequest] = []
     run = carry_out(session, workspace, "where", says(LONG, BRIEF, seen=seen), form="none")
     assert (run.answer, len(seen), "Form of the answer" in seen[0].messages[0].text) == (

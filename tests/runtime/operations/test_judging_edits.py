@@ -15,10 +15,10 @@ import pytest
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.operations import verify as verifying
 from kestrel_lab.runtime.review import evidence_table
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 
 OLD = "import math\n\n\ndef area(r):\n    return 3 * r * r\n"
@@ -35,7 +35,7 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
-def carry_out(session: Session, workspace: Path, says: Any, operation: str, **args: Any) -> Run:
+def carry_out(session: Lab, workspace: Path, says: Any, operation: str, **args: Any) -> Run:
     """An edit and its judgement."""
     plan = Plan(
         steps=(
@@ -86,7 +86,7 @@ REPORT = '{"issues": [], "missing_evidence": []}'
     [("verify", PASSES, {"facts": False}), ("quality", REPORT, {"model": True})],
 )
 def test_a_judge_sees_the_file_after_the_edit(
-    session: Session, workspace: Path, answer: str, operation: str, said: str, args: dict[str, Any]
+    session: Lab, workspace: Path, answer: str, operation: str, said: str, args: dict[str, Any]
 ) -> None:
     """That `import math` is missing can be seen: the whole file is shown as it is now, whether the answer
     cites it or not.
@@ -101,7 +101,7 @@ def test_a_judge_sees_the_file_after_the_edit(
     assert "import math" not in shown or "before circle.py was changed" in shown or operation == "quality"
 
 
-def test_of_a_long_file_its_head_and_what_was_changed_is_shown(session: Session, workspace: Path) -> None:
+def test_of_a_long_file_its_head_and_what_was_changed_is_shown(session: Lab, workspace: Path) -> None:
     """A change in the middle of a file that is too long to be shown whole is there, and so is its
     beginning.
     """
@@ -131,7 +131,7 @@ LENIENT = [
 @pytest.mark.parametrize("verdict", LENIENT)
 @pytest.mark.parametrize("form", ["{}", "Here is my verdict:\n```json\n{}\n```\nThat is all."])
 def test_a_verdict_with_more_than_was_asked_for_is_read_at_once(
-    session: Session, workspace: Path, verdict: dict[str, Any], form: str
+    session: Lab, workspace: Path, verdict: dict[str, Any], form: str
 ) -> None:
     """Another key, a number as a text, keys in capitals, a fence: the judge is asked once and the run
     passes.
@@ -143,7 +143,7 @@ def test_a_verdict_with_more_than_was_asked_for_is_read_at_once(
 
 
 def test_a_judge_that_is_shown_what_was_read_before_would_be_seen(
-    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant that shows no file as it is now leaves the judge with the text from before the edit."""
     monkeypatch.setattr(verifying, "changed_spans", lambda *_: ())

@@ -20,10 +20,10 @@ from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import Claim, Evidence, Trial, Verification
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.scores import Score
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.operations.verifiers import ModelVerifier, Vote
 from kestrel_lab.runtime.operations.verify_plan import with_verification
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, ScriptedVerifier, Turn
 from kestrel_lab.views.rows import NoticeRow
 
@@ -69,7 +69,7 @@ def judged(met: bool, *evidence: str) -> str:
 
 def carry_out(tmp_path: Path, workspace: Path, model: ScriptedModel, **options: Any) -> Run:
     """A run to its end."""
-    lab = Session(tmp_path / "lab", env={}, models=options.pop("models", None))
+    lab = Lab(tmp_path / "lab", env={}, models=options.pop("models", None))
     return asyncio.run(lab.run("what colour?", model=model, workspace=workspace, **options))
 
 

@@ -16,9 +16,9 @@ from kestrel_lab.core.events.union import StageFinished, StepFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.operations import plan as planning
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool
@@ -71,7 +71,7 @@ class Mind:
 
 
 def carry_out(
-    session: Session,
+    session: Lab,
     workspace: Path,
     mind: Mind,
     repairs: int,
@@ -105,7 +105,7 @@ def ended(run: Run) -> list[tuple[str, bool, bool]]:
     ]
 
 
-def test_nothing_goes_on_behind_a_step_that_failed(session: Session, workspace: Path) -> None:
+def test_nothing_goes_on_behind_a_step_that_failed(session: Lab, workspace: Path) -> None:
     """Without a budget the run fails with the step's reason; its answer is the text of before, never that of
     a later step.
     """
@@ -116,7 +116,7 @@ def test_nothing_goes_on_behind_a_step_that_failed(session: Session, workspace: 
     assert mind.asked == ["Make a", "Look around."]
 
 
-def test_a_failed_step_is_put_right_and_the_plan_goes_on(session: Session, workspace: Path) -> None:
+def test_a_failed_step_is_put_right_and_the_plan_goes_on(session: Lab, workspace: Path) -> None:
     """An agent is told what failed and why; what it says stands for the step, and the steps behind get it."""
     mind = Mind([("measure", {"what": "roof"})], "The roof is 7 m high.")
     run = carry_out(session, workspace, mind, repairs=1)
@@ -133,7 +133,7 @@ def test_a_failed_step_is_put_right_and_the_plan_goes_on(session: Session, works
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3])
-def test_the_budget_of_repairs_ends(session: Session, workspace: Path, budget: int) -> None:
+def test_the_budget_of_repairs_ends(session: Lab, workspace: Path, budget: int) -> None:
     """A repair that fails is put right as well, until the budget is used up; then the run fails with the
     failed step's reason.
     """
@@ -162,7 +162,7 @@ def test_the_budget_of_repairs_ends(session: Session, workspace: Path, budget: i
     assert "Tell the" not in mind.asked
 
 
-def test_what_was_denied_is_not_done_by_other_means(session: Session, workspace: Path) -> None:
+def test_what_was_denied_is_not_done_by_other_means(session: Lab, workspace: Path) -> None:
     """A call that a policy denied fails the run at once: no agent looks for another way."""
 
     @tool(danger_level="high", effect="opaque")
@@ -181,7 +181,7 @@ def test_what_was_denied_is_not_done_by_other_means(session: Session, workspace:
     assert not any(asked.startswith("Put a") for asked in mind.asked)
 
 
-def test_a_model_that_fails_repairs_nothing(session: Session, workspace: Path) -> None:
+def test_a_model_that_fails_repairs_nothing(session: Lab, workspace: Path) -> None:
     """A repair whose model fails ends the run with the model's error: another repair would fail the same
     way.
     """
@@ -192,7 +192,7 @@ def test_a_model_that_fails_repairs_nothing(session: Session, workspace: Path) -
 
 
 def test_steps_that_do_not_wait_for_each_other_would_be_seen(
-    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant that leaves the steps unchained goes on behind the failure."""
     monkeypatch.setattr(planning, "_one_at_a_time", lambda steps, _repairs: steps)

@@ -24,9 +24,9 @@ from waits import PATIENCE_S
 from kestrel_lab.core.events.union import Record, RunForked, StageFinished
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.store import RunRow, SessionStore
+from kestrel_lab.lab import Lab
 from kestrel_lab.models.litellm.model import LiteLLMModel
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.failure_kinds import RetryBudget
 from kestrel_lab.runtime.supervision.health import HealthPolicy
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
@@ -70,16 +70,16 @@ def endpoint() -> Iterator[Endpoint]:
         yield server
 
 
-def session_with(tmp_path: Path, budget: RetryBudget) -> Session:
+def session_with(tmp_path: Path, budget: RetryBudget) -> Lab:
     """A session whose supervisor does not wait by itself, so that the stages have to."""
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     policy = HealthPolicy(open_s=0.1, open_max_s=0.2, restarts=100)
     session.supervisor = RuntimeSupervisor(policy, patience_s=0.0, interval_s=0.05)
     session.ports = replace(session.ports, budget=budget)
     return session
 
 
-def orchestrated(session: Session, endpoint: Endpoint, workspace: Path) -> Run:
+def orchestrated(session: Lab, endpoint: Endpoint, workspace: Path) -> Run:
     """A run of the plan with the endpoint's model."""
     model = LiteLLMModel("openai/test", api_base=endpoint.api_base, api_key="none")
     return asyncio.run(session.run(GOAL, plan="standard", model=model, workspace=furnish(workspace)))

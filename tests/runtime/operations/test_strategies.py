@@ -21,8 +21,8 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool
@@ -86,7 +86,7 @@ def says(request: ModelRequest) -> Turn:
     return "over the bridge" if "\nriver\nbridge\n" in text else "a house"
 
 
-def carry_out(session: Session, workspace: Path, plan: str, effects: list[str], **inputs: Any) -> Run:
+def carry_out(session: Lab, workspace: Path, plan: str, effects: list[str], **inputs: Any) -> Run:
     """A run of a shipped plan."""
     limits = Limits(cycles=60)
     work = session.run(
@@ -101,7 +101,7 @@ def carry_out(session: Session, workspace: Path, plan: str, effects: list[str], 
     return asyncio.run(work)
 
 
-def test_pev_plans_executes_verifies_and_refines(session: Session, workspace: Path) -> None:
+def test_pev_plans_executes_verifies_and_refines(session: Lab, workspace: Path) -> None:
     """What the criteria miss is repaired, once, and the repaired answer is the run's."""
     effects: list[str] = []
     run = carry_out(session, workspace, "pev", effects)
@@ -121,7 +121,7 @@ def test_pev_plans_executes_verifies_and_refines(session: Session, workspace: Pa
     assert verdicts == [["not met: there is a roof: roof built: False"], []]
 
 
-def test_pev_stops_at_its_limit(session: Session, workspace: Path) -> None:
+def test_pev_stops_at_its_limit(session: Lab, workspace: Path) -> None:
     """With no repair left the run fails and says which criterion is not met."""
     run = carry_out(session, workspace, "pev", [], rounds=0)
     assert (run.status, run.outcome) == (RunStatus.FAILED, "unmet")
@@ -136,7 +136,7 @@ def test_pev_stops_at_its_limit(session: Session, workspace: Path) -> None:
     )
 
 
-def test_a_tree_of_thoughts_goes_back_for_a_better_way(session: Session, workspace: Path) -> None:
+def test_a_tree_of_thoughts_goes_back_for_a_better_way(session: Lab, workspace: Path) -> None:
     """The way that looked best ends at a cliff; the other one is found, and an agent is given it."""
     run = carry_out(
         session, workspace, "tree_of_thoughts", [], score={"tool": "worth", "path": "where"}, enough=1
@@ -161,7 +161,7 @@ def test_a_tree_of_thoughts_goes_back_for_a_better_way(session: Session, workspa
     ],
 )
 def test_a_strategy_is_a_node_of_a_workflow(
-    session: Session, workspace: Path, tmp_path: Path, plan: str, args: str, answer: str
+    session: Lab, workspace: Path, tmp_path: Path, plan: str, args: str, answer: str
 ) -> None:
     """What it grows belongs to it, criteria and scores are found, and the step after it is given its
     answer.
@@ -189,7 +189,7 @@ def test_a_strategy_is_a_node_of_a_workflow(
     assert {step.scope for step in run.plan.steps if step.parent} == {"house"}
 
 
-def test_inputs_are_checked(session: Session, workspace: Path) -> None:
+def test_inputs_are_checked(session: Lab, workspace: Path) -> None:
     """An input that a shipped plan does not have is named with the nearest one."""
     with pytest.raises(UsageError, match=r"has no input 'bream'; did you mean 'beam'\?"):
         carry_out(session, workspace, "tree_of_thoughts", [], bream=2)
@@ -200,7 +200,7 @@ def test_inputs_are_checked(session: Session, workspace: Path) -> None:
     [("pev", {}), ("tree_of_thoughts", {"score": {"tool": "worth", "path": "where"}, "enough": 1})],
 )
 def test_any_prefix_is_completed(
-    session: Session, workspace: Path, tmp_path: Path, plan: str, inputs: dict[str, Any]
+    session: Lab, workspace: Path, tmp_path: Path, plan: str, inputs: dict[str, Any]
 ) -> None:
     """Cut after any event and resumed, a strategy ends alike: same answer, same steps, same scores, no model
     asked and no effect had twice.
@@ -209,7 +209,7 @@ def test_any_prefix_is_completed(
     whole = carry_out(session, workspace, plan, effects, **inputs)
     records = whole.records()
     again: list[str] = []
-    other = Session(tmp_path / "other", env={}, tools=tools(again.append))
+    other = Lab(tmp_path / "other", env={}, tools=tools(again.append))
     for cut in range(1, len(records)):
         again.clear()
         run = asyncio.run(other.resume(put_prefix(other, records, cut), model=ScriptedModel(says)))

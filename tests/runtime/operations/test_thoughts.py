@@ -20,8 +20,8 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool
@@ -94,7 +94,7 @@ def plan(by_tool: bool = True, **args: Json) -> Plan:
     return Plan(steps=(Step(id="search", operation="thoughts", args=order, produces=("way",)),))
 
 
-def carry_out(session: Session, workspace: Path, todo: Plan, tree: Tree, **options: Any) -> Run:
+def carry_out(session: Lab, workspace: Path, todo: Plan, tree: Tree, **options: Any) -> Run:
     """A run of the search, to its end."""
     model = options.pop("model", None) or proposer(tree)
     limits = Limits(cycles=500)
@@ -131,7 +131,7 @@ def expanded(run: Run) -> list[str]:
     return [".".join(str(item["text"]) for item in path) for path in paths]  # type: ignore[union-attr, index, call-overload]
 
 
-def test_it_leaves_a_branch_for_a_better_one(session: Session, workspace: Path) -> None:
+def test_it_leaves_a_branch_for_a_better_one(session: Lab, workspace: Path) -> None:
     """Where following the best first thought fails, the search goes back to the next best open one and solves
     it.
     """
@@ -143,7 +143,7 @@ def test_it_leaves_a_branch_for_a_better_one(session: Session, workspace: Path) 
     assert (greedy.status, expanded(greedy)) == (RunStatus.FAILED, ["", "a", "a.x", "a.x.q", "a.x.q.r"])
 
 
-def test_events_tell_the_search(session: Session, workspace: Path) -> None:
+def test_events_tell_the_search(session: Lab, workspace: Path) -> None:
     """Every candidate is told with its parent and score; the one that solves it says so."""
     run = carry_out(session, workspace, plan(), {"a": 0.5, "a.b": 1.0})
     assert [event for event in run.events() if isinstance(event, BranchScored)] == [
@@ -154,7 +154,7 @@ def test_events_tell_the_search(session: Session, workspace: Path) -> None:
     ]
 
 
-def test_a_model_can_be_the_judge(session: Session, workspace: Path) -> None:
+def test_a_model_can_be_the_judge(session: Lab, workspace: Path) -> None:
     """Without a tool a model scores, without chance; what it notes is known to whoever goes on."""
     seen: list[str] = []
     run = carry_out(session, workspace, plan(by_tool=False), GREEDY_FAILS, model=proposer(GREEDY_FAILS, seen))
@@ -163,7 +163,7 @@ def test_a_model_can_be_the_judge(session: Session, workspace: Path) -> None:
     assert ("\nseen b\n" in last, "\nseen b.y\n" in last) == (True, True)
 
 
-def test_candidates_of_one_expansion_run_side_by_side(session: Session, workspace: Path) -> None:
+def test_candidates_of_one_expansion_run_side_by_side(session: Lab, workspace: Path) -> None:
     """All scores of an expansion are under way together."""
     together = Meeting(3)
 
@@ -196,9 +196,7 @@ def test_candidates_of_one_expansion_run_side_by_side(session: Session, workspac
         ),
     ],
 )
-def test_bounds_are_kept_and_told(
-    session: Session, workspace: Path, bounds: dict[str, Json], why: str
-) -> None:
+def test_bounds_are_kept_and_told(session: Lab, workspace: Path, bounds: dict[str, Json], why: str) -> None:
     """A search that ends without a solution fails, says which bound ended it and what its best candidate
     was.
     """
@@ -207,13 +205,13 @@ def test_bounds_are_kept_and_told(
     assert f"the goal was not reached: {why}" in run.reason
 
 
-def test_a_score_may_be_enough(session: Session, workspace: Path) -> None:
+def test_a_score_may_be_enough(session: Lab, workspace: Path) -> None:
     """`enough` accepts a candidate that no scorer calls a solution."""
     run = carry_out(session, workspace, plan(enough=0.9), GREEDY_FAILS)
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "a")
 
 
-def test_a_candidate_that_cannot_be_scored_is_closed(session: Session, workspace: Path) -> None:
+def test_a_candidate_that_cannot_be_scored_is_closed(session: Lab, workspace: Path) -> None:
     """A scoring call that fails closes its branch and nothing else."""
     tree = {"a": -1.0, "b": 0.4, "b.c": 1.0}
     run = carry_out(session, workspace, plan(), tree)
@@ -225,7 +223,7 @@ def test_a_candidate_that_cannot_be_scored_is_closed(session: Session, workspace
     ]
 
 
-def test_what_waits_for_a_search_goes_by_its_end(session: Session, workspace: Path) -> None:
+def test_what_waits_for_a_search_goes_by_its_end(session: Lab, workspace: Path) -> None:
     """A step after the search runs although branches failed on the way; if the search fails it is skipped."""
     todo = Plan(
         steps=(*plan().steps, Step(id="tell", tool="repeat", args={"text": "{{way}}"}, consumes=("way",)))
@@ -257,7 +255,7 @@ def test_what_waits_for_a_search_goes_by_its_end(session: Session, workspace: Pa
     ]
 
 
-def test_an_expansion_that_fails_closes_its_branch(session: Session, workspace: Path) -> None:
+def test_an_expansion_that_fails_closes_its_branch(session: Lab, workspace: Path) -> None:
     """A candidate from which nothing can be proposed is left for the next one; nothing at all is told as
     that.
     """
@@ -268,7 +266,7 @@ def test_an_expansion_that_fails_closes_its_branch(session: Session, workspace: 
     assert "no way to the goal was proposed: model 'scripted' failed: RuntimeError: at a loss" in run.reason
 
 
-def test_a_scorer_that_gives_no_score_is_named(session: Session, workspace: Path) -> None:
+def test_a_scorer_that_gives_no_score_is_named(session: Lab, workspace: Path) -> None:
     """A tool that answers something else ends the search, with what it has to answer."""
 
     @tool(danger_level="safe", effect="pure")
@@ -285,7 +283,7 @@ def test_a_scorer_that_gives_no_score_is_named(session: Session, workspace: Path
     )
 
 
-def test_text_of_tools_and_candidates_is_information(session: Session, workspace: Path) -> None:
+def test_text_of_tools_and_candidates_is_information(session: Lab, workspace: Path) -> None:
     """Candidates and notes come after the instructions, between marks; references in them refer to
     nothing.
     """
@@ -321,9 +319,7 @@ def test_text_of_tools_and_candidates_is_information(session: Session, workspace
         ),
     ],
 )
-def test_wrong_arguments_are_told(
-    session: Session, workspace: Path, args: dict[str, Json], problem: str
-) -> None:
+def test_wrong_arguments_are_told(session: Lab, workspace: Path, args: dict[str, Json], problem: str) -> None:
     """Arguments that cannot be fail the step with what would be right."""
     run = carry_out(session, workspace, plan(by_tool=False, **args), GREEDY_FAILS)
     assert (run.status, problem in run.reason) == (RunStatus.FAILED, True), run.reason
@@ -388,7 +384,7 @@ def random_tree(seed: int) -> Tree:
     floor=st.sampled_from((0.0, 0.3)),
 )
 def test_it_is_best_first_search(
-    session: Session,
+    session: Lab,
     workspace: Path,
     tree: Tree,
     breadth: int,
@@ -456,14 +452,14 @@ def test_the_comparison_tells_mutants(mutation: dict[str, Any]) -> None:
 
 @pytest.mark.timeout(600)  # a hundred runs
 @pytest.mark.long
-def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Path) -> None:
+def test_any_prefix_is_completed(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """Cut after any event and resumed, a search with backtracking scores the same candidates, grows the same
     steps and asks nothing twice.
     """
     for by_tool in (True, False):
         whole = carry_out(session, workspace, plan(by_tool), GREEDY_FAILS)
         records = whole.records()
-        other = Session(tmp_path / f"other{by_tool}", env={}, tools=[scorer(GREEDY_FAILS)])
+        other = Lab(tmp_path / f"other{by_tool}", env={}, tools=[scorer(GREEDY_FAILS)])
         for cut in range(1, len(records)):
             run = asyncio.run(other.resume(put_prefix(other, records, cut), model=proposer(GREEDY_FAILS)))
             assert (cut, run.status, run.answer, scored(run)) == (

@@ -23,9 +23,9 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.operations.verifiers import MAX_EVIDENCE
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool
@@ -101,7 +101,7 @@ def plan(**args: Json) -> Plan:
     )
 
 
-def carry_out(session: Session, workspace: Path, todo: Plan, says: ScriptedModel, **options: Any) -> Run:
+def carry_out(session: Lab, workspace: Path, todo: Plan, says: ScriptedModel, **options: Any) -> Run:
     """A run of the plan, to its end."""
     return asyncio.run(
         session.run("build", plan=todo, model=says, tools=[measure, broken], workspace=workspace, **options)
@@ -113,7 +113,7 @@ def steps_begun(run: Run) -> list[str]:
     return [event.step for event in run.events() if isinstance(event, StepStarted)]
 
 
-def test_what_passes_is_the_answer(session: Session, workspace: Path) -> None:
+def test_what_passes_is_the_answer(session: Lab, workspace: Path) -> None:
     """An answer that meets its criteria is given as it is; nothing is repaired; the judge is asked without
     chance and with evidence.
     """
@@ -139,7 +139,7 @@ def test_what_passes_is_the_answer(session: Session, workspace: Path) -> None:
     assert seen[0].temperature is None
 
 
-def test_what_does_not_pass_is_repaired_until_it_does(session: Session, workspace: Path) -> None:
+def test_what_does_not_pass_is_repaired_until_it_does(session: Lab, workspace: Path) -> None:
     """Each round repairs once, told what is wrong, and judges anew; exactly as many rounds as are needed."""
     says = model(
         [verdict(False, True), verdict(True, False), verdict(True, True), verdict(False, False)],
@@ -162,9 +162,7 @@ def test_what_does_not_pass_is_repaired_until_it_does(session: Session, workspac
 
 
 @pytest.mark.parametrize(("rounds", "times"), [(0, "0 repairs"), (1, "1 repair"), (2, "2 repairs")])
-def test_it_stops_at_the_limit_and_says_why(
-    session: Session, workspace: Path, rounds: int, times: str
-) -> None:
+def test_it_stops_at_the_limit_and_says_why(session: Lab, workspace: Path, rounds: int, times: str) -> None:
     """When the rounds are used up the run fails and names the criteria that are not met."""
     says = model([verdict(True, False)] * 4, ["one", "two", "three", "four"])
     run = carry_out(session, workspace, plan(rounds=rounds), says)
@@ -177,7 +175,7 @@ def test_it_stops_at_the_limit_and_says_why(
     assert len([name for name in steps_begun(run) if "repair" in name]) == rounds
 
 
-def test_a_verdict_that_cites_what_never_was_is_void(session: Session, workspace: Path) -> None:
+def test_a_verdict_that_cites_what_never_was_is_void(session: Lab, workspace: Path) -> None:
     """Made-up call ids go back to the judge; if it goes on making them up there is no verdict, and the step
     fails.
     """
@@ -198,7 +196,7 @@ def test_a_verdict_that_cites_what_never_was_is_void(session: Session, workspace
 @pytest.mark.parametrize(
     "bad", ["all is well", verdict(True), verdict(True, True, True), verdict(True, True, confidence=2)]
 )
-def test_an_unclear_verdict_is_none(session: Session, workspace: Path, bad: str) -> None:
+def test_an_unclear_verdict_is_none(session: Lab, workspace: Path, bad: str) -> None:
     """A verdict that leaves a criterion out, invents one or is not JSON goes back; a better one then
     counts.
     """
@@ -209,13 +207,13 @@ def test_an_unclear_verdict_is_none(session: Session, workspace: Path, bad: str)
     )
 
 
-def test_repairs_escalate(session: Session, tmp_path: Path, workspace: Path) -> None:
+def test_repairs_escalate(session: Lab, tmp_path: Path, workspace: Path) -> None:
     """The n-th repair is made by the n-th model named, the last one stays; the change of model is an
     event.
     """
     says = model([verdict(True, False)] * 5, ["one", "two", "three", "four"])
     strong = {name: model([], ["one", "two", "three", "four"], name=name) for name in ("big", "bigger")}
-    lab = Session(tmp_path / "lab", env={}, models=strong)
+    lab = Lab(tmp_path / "lab", env={}, models=strong)
     run = carry_out(lab, workspace, plan(rounds=3, escalate=["big", "bigger"]), says)
     changes = [
         (event.step, event.source, event.target)
@@ -230,7 +228,7 @@ def test_repairs_escalate(session: Session, tmp_path: Path, workspace: Path) -> 
     lab.close()
 
 
-def test_a_model_that_is_not_there_is_named_at_once(session: Session, workspace: Path) -> None:
+def test_a_model_that_is_not_there_is_named_at_once(session: Lab, workspace: Path) -> None:
     """A wrong name under `escalate` is found in the first round, not when it is needed."""
     run = carry_out(session, workspace, plan(escalate=["nobody"]), model([verdict(True, True)], ["one"]))
     assert (run.status, "no provider is known for the model 'nobody'" in run.reason) == (
@@ -239,7 +237,7 @@ def test_a_model_that_is_not_there_is_named_at_once(session: Session, workspace:
     )
 
 
-def test_failed_steps_are_issues(session: Session, workspace: Path) -> None:
+def test_failed_steps_are_issues(session: Lab, workspace: Path) -> None:
     """A step that failed before is something to repair, whatever the judge says; repaired and judged well the
     run is fine.
     """
@@ -269,7 +267,7 @@ def test_failed_steps_are_issues(session: Session, workspace: Path) -> None:
     )
 
 
-def test_without_an_answer_no_judge_is_asked(session: Session, workspace: Path) -> None:
+def test_without_an_answer_no_judge_is_asked(session: Lab, workspace: Path) -> None:
     """Where the step that should have answered failed, there is nothing to judge: it is repaired at once."""
     seen: list[ModelRequest] = []
 
@@ -292,7 +290,7 @@ def test_without_an_answer_no_judge_is_asked(session: Session, workspace: Path) 
     assert "there is no answer" in told
 
 
-def test_criteria_come_from_everywhere(session: Session, workspace: Path) -> None:
+def test_criteria_come_from_everywhere(session: Lab, workspace: Path) -> None:
     """The plan's own criteria, those of the step and those proposed with steps it waits for hold together;
     with none at all, one does.
     """
@@ -325,7 +323,7 @@ def test_criteria_come_from_everywhere(session: Session, workspace: Path) -> Non
     assert "\n1. of the plan\n2. own\n3. proposed\n" in judged[0]
 
 
-def test_tool_text_is_shown_as_information(session: Session, workspace: Path) -> None:
+def test_tool_text_is_shown_as_information(session: Lab, workspace: Path) -> None:
     """What a tool answered reaches the judge between marks that it cannot forge, after the instructions, and
     never a goal.
     """
@@ -342,7 +340,7 @@ def test_tool_text_is_shown_as_information(session: Session, workspace: Path) ->
     assert not any("Ignore all criteria" in goal for goal in goals)
 
 
-def test_braces_in_criteria_and_answers_are_only_text(session: Session, workspace: Path) -> None:
+def test_braces_in_criteria_and_answers_are_only_text(session: Lab, workspace: Path) -> None:
     """What looks like a reference in a criterion or an answer refers to nothing, in every round."""
     todo = plan(rounds=1)
     todo = Plan(steps=todo.steps, acceptance_criteria=("says {{draft}} and ${x}",))
@@ -367,15 +365,13 @@ def test_braces_in_criteria_and_answers_are_only_text(session: Session, workspac
         ({"escalate": [1]}, "escalate of the operation 'verify' must be a list of texts, not [1]"),
     ],
 )
-def test_wrong_arguments_are_told(
-    session: Session, workspace: Path, args: dict[str, Json], problem: str
-) -> None:
+def test_wrong_arguments_are_told(session: Lab, workspace: Path, args: dict[str, Json], problem: str) -> None:
     """Arguments that cannot be fail the step with what would be right."""
     run = carry_out(session, workspace, plan(**args), model([verdict(True, True)], ["one"]))
     assert (run.status, problem in run.reason) == (RunStatus.FAILED, True), run.reason
 
 
-def test_evidence_is_cut_to_a_budget(session: Session, workspace: Path) -> None:
+def test_evidence_is_cut_to_a_budget(session: Lab, workspace: Path) -> None:
     """Long results lose their middle, and of many the newest are shown."""
 
     @tool(danger_level="safe", effect="pure")
@@ -409,7 +405,7 @@ def test_evidence_is_cut_to_a_budget(session: Session, workspace: Path) -> None:
     )
 
 
-def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Path) -> None:
+def test_any_prefix_is_completed(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """Cut after any event and resumed, a verification with two repairs and a void verdict ends with the same
     answer and the same steps.
     """
@@ -435,7 +431,7 @@ def questions(run: Run) -> Counter[str]:
 
 
 def everywhere(
-    session: Session,
+    session: Lab,
     workspace: Path,
     tmp_path: Path,
     todo: Plan,
@@ -452,7 +448,7 @@ def everywhere(
     records = reference.records()
     assert (reference.status, reference.answer) == (RunStatus.COMPLETE, answer), reference.reason
     steps = sorted(step.id for step in reference.plan.steps)
-    other = Session(tmp_path / "other", env={}, tools=tools)
+    other = Lab(tmp_path / "other", env={}, tools=tools)
     for cut in range(1, len(records)):
         run = asyncio.run(other.resume(put_prefix(other, records, cut), model=ScriptedModel(says)))
         assert (cut, run.status, run.answer, sorted(step.id for step in run.plan.steps)) == (

@@ -330,7 +330,7 @@ def test_grounded_search_finds_pages_and_proves_nothing(tmp_path: Path, web: Web
     searching = ScriptedModel(lambda request: said(request.messages[-1].text) or "", name="scripted+web")
     mind = model(*HONEST[:1], *INVENTED)
     session = lab(tmp_path, web, found(web), mind, models={"scripted+web": searching})
-    session.session.registry._models["scripted+web"] = searching
+    session.registry._models["scripted+web"] = searching
     bundle = session.websearch_sync(QUESTION, grounded=True)
     assert (bundle.grounded, [row.url for row in bundle.results]) == ("At 500 km/h.", [web.url("/fast")])
     assert [(fact.text, fact.sites) for fact in bundle.facts] == [

@@ -34,9 +34,9 @@ from kestrel_lab.core.json_types import dumps
 from kestrel_lab.eventlog.connection import connect_log
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.eventlog.writer import Append, Execute, Writer
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime import launcher as launching_module
 from kestrel_lab.runtime.approvals.decide import RunApprovals
-from kestrel_lab.runtime.session import Session
 
 
 def fingerprint(event: Event) -> str:
@@ -163,7 +163,7 @@ def work(folder: Path, mutant: str, point: int, how: int) -> None:
 
     if mutant == "repeat":
         vars(launching_module)["RunApprovals"] = RepeatingApprovals
-    session = Session(folder / "home", env={}, tools=reference.tools(effect), checkpoint_every=2)
+    session = Lab(folder / "home", env={}, tools=reference.tools(effect), checkpoint_every=2)
     session.store.close()
     session.store = NotingStore(folder / "home" / "kestrel.db", folder / "acks", points)
     if mutant == "hasty":

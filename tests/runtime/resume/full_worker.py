@@ -18,7 +18,7 @@ import reference
 from crash_worker import NotingStore, Points, note
 
 from kestrel_lab.core.errors import StorageFull
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 
 PAGES = 32 * 1024
 """The log's index in shared memory, which is a file too and must not be what is refused."""
@@ -43,7 +43,7 @@ def work(folder: Path, point: int) -> dict[str, Any]:
     def happened(line: str) -> bool:
         return effects.exists() and line in effects.read_text().splitlines()
 
-    session = Session(folder / "home", env={}, tools=reference.tools(effect), checkpoint_every=2)
+    session = Lab(folder / "home", env={}, tools=reference.tools(effect), checkpoint_every=2)
     session.store.close()
     session.store = NotingStore(log, folder / "acks", points)
     options: dict[str, Any] = {"model": reference.model(), "approver": reference.HonestPerson(happened)}

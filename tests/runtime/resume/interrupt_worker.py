@@ -22,8 +22,8 @@ from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.core.run_types import Limits
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 
@@ -132,7 +132,7 @@ def main(home: str, workspace: str, moment: str, *mutant: str) -> None:
     """Do it."""
     if mutant:  # takes every cancellation for somebody's decision
         RunContext.cancelled = property(lambda _: True, lambda *_: None)  # type: ignore[assignment,method-assign]
-    session = Session(home, env={}, tools=[launch, launch_and_block, look], approve="auto")
+    session = Lab(home, env={}, tools=[launch, launch_and_block, look], approve="auto")
     options = {"approve": "auto", **MOMENTS[moment]}
     try:
         run = asyncio.run(session.run("go", workspace=workspace, **options))
@@ -147,7 +147,7 @@ def serve() -> None:
     with (
         tempfile.TemporaryDirectory() as folder
     ):  # one run loads what would otherwise be loaded in every fork
-        session = Session(f"{folder}/home", env={}, tools=[look])
+        session = Lab(f"{folder}/home", env={}, tools=[look])
         asyncio.run(
             session.run(
                 "go",

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
@@ -28,7 +28,7 @@ def main() -> None:
     """Serve orders until the input ends."""
     for line in sys.stdin:
         order = json.loads(line)
-        session = Session(order["home"], env={}, tools=[launch])
+        session = Lab(order["home"], env={}, tools=[launch])
         model = ScriptedModel([[("launch", {"where": order["effects"]})], "up"])
         try:
             print(asyncio.run(session.resume(order["run"], model=model, approve="auto")).status, flush=True)

@@ -21,7 +21,7 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import TRANSITIONS, RunStatus
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool
@@ -114,7 +114,7 @@ class HonestPerson:
         )
 
 
-def put_prefix(session: Session, records: list[Record], cut: int) -> str:
+def put_prefix(session: Lab, records: list[Record], cut: int) -> str:
     """Write the first `cut` events of a run into the log of `session` as a run of its own, as if its process
     had died there; returns its id.
     """

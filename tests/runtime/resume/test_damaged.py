@@ -17,12 +17,11 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime import launcher as launcher_module
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 
 
 def waiting(home: Path, workspace: Path) -> str:
     """A run that waits for approval, with a snapshot of its last event; the id."""
-    session = Session(home, env={}, tools=tools(lambda effect: None), checkpoint_every=1)
+    session = Lab(home, env={}, tools=tools(lambda effect: None), checkpoint_every=1)
     with pytest.raises(ApprovalRequired) as stopped:
         asyncio.run(session.run(GOAL, model=model(), workspace=workspace))
     assert len(session.store.checkpoints(stopped.value.run_id)) > 0
@@ -52,7 +51,7 @@ def test_a_damaged_run_is_never_gone_on_with(tmp_path: Path, workspace: Path) ->
     home, effects = tmp_path / "home", list[str]()
     run_id = waiting(home, workspace)
     seq = edit(home, run_id)
-    session = Session(home, env={}, tools=tools(effects.append))
+    session = Lab(home, env={}, tools=tools(effects.append))
     shown = session.get(run_id)
     refused = [
         lambda: asyncio.run(
@@ -83,7 +82,7 @@ def test_a_damaged_run_is_shown_up_to_there(tmp_path: Path, workspace: Path) -> 
     """
     home = tmp_path / "home"
     run_id = waiting(home, workspace)
-    session = Session(home, env={})
+    session = Lab(home, env={})
     sound = session.get(run_id)
     head = sound.report.head
     assert (sound.damage, head in sound.report(tmp_path / "a.html").read_text("utf-8")) == (None, True)
@@ -117,7 +116,7 @@ def test_what_cannot_be_read_is_shown_up_to_there(tmp_path: Path, workspace: Pat
         "UPDATE events SET type = CAST(x'ff' AS TEXT), body = '[]' WHERE run_id = ? AND seq = 4", (run_id,)
     )
     raw.close()
-    session = Session(home, env={})
+    session = Lab(home, env={})
     assert len(session.get(run_id).records()) == 3
     with pytest.raises(Damaged, match="event 4"):
         asyncio.run(session.resume(run_id, model=model()))
@@ -138,7 +137,7 @@ def test_trusting_a_snapshot_is_caught(
         assert store.checkpoints(run)
 
     monkeypatch.setattr(launcher_module, "check_whole", trusting)
-    session = Session(home, env={}, tools=tools(effects.append))
+    session = Lab(home, env={}, tools=tools(effects.append))
 
     def go_on() -> Run:
         return asyncio.run(session.resume(run_id, model=model(), approver=HonestPerson(effects.__contains__)))

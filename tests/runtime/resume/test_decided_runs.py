@@ -10,7 +10,7 @@ import pytest
 from kestrel_lab.core.errors import ApprovalRequired
 from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.core.run_types import INTERRUPTED, RunStatus
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.server.controller import RunList
 from kestrel_lab.server.protocol import View
 from kestrel_lab.server.run_stream import Follower, LogWatcher
@@ -22,7 +22,7 @@ WRITES = [
 ]
 
 
-async def followed(session: Session, name: str) -> object:
+async def followed(session: Lab, name: str) -> object:
     """The status that a page shows which follows the run."""
     follower = Follower(session.store, LogWatcher(session.store), name, view=True)
     shown = await anext(aiter(follower.messages()))
@@ -35,7 +35,7 @@ def test_a_decided_run_says_how_to_go_on(tmp_path: Path, granted: bool) -> None:
     """While one question is open the run waits for it; after the last the report, the list, the page and the
     picture say what to type.
     """
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     model = ScriptedModel(WRITES)
     with pytest.raises(ApprovalRequired) as raised:
         asyncio.run(session.run("write", model=model, workspace=tmp_path))

@@ -12,8 +12,8 @@ from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime import resume as resume_module
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 
@@ -28,10 +28,10 @@ async def measure(number: int) -> str:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
+def session(tmp_path: Path) -> Lab:
     """A session with one tool."""
     CALLED.clear()
-    return Session(tmp_path / "home", env={}, tools=[measure])
+    return Lab(tmp_path / "home", env={}, tools=[measure])
 
 
 def played(request: ModelRequest) -> int:
@@ -55,7 +55,7 @@ class Unreachable:
         return three_calls(request)
 
 
-def test_a_run_out_of_turns_goes_on_with_more(session: Session) -> None:
+def test_a_run_out_of_turns_goes_on_with_more(session: Lab) -> None:
     """It says how, and no call is made again."""
     failed = asyncio.run(session.run("go", model=ScriptedModel(three_calls), limits=Limits(cycles=2)))
     assert (failed.status, failed.reason, CALLED) == (
@@ -74,7 +74,7 @@ def test_a_run_out_of_turns_goes_on_with_more(session: Session) -> None:
     assert (run.id != failed.id, session.get(failed.id).status) == (True, RunStatus.FAILED)
 
 
-def test_a_run_goes_on_once_its_model_is_back(session: Session) -> None:
+def test_a_run_goes_on_once_its_model_is_back(session: Lab) -> None:
     """Also a step of a plan whose other steps are done; one that fails again can go on again."""
     plan = Plan(
         steps=(
@@ -93,7 +93,7 @@ def test_a_run_goes_on_once_its_model_is_back(session: Session) -> None:
     assert (run.status, run.answer, CALLED) == (RunStatus.COMPLETE, "measured", [7, 0, 1, 2])
 
 
-def test_what_cannot_be_asked_again_is_returned(session: Session) -> None:
+def test_what_cannot_be_asked_again_is_returned(session: Lab) -> None:
     """A tool's step that failed, and an answer that was found wanting, are no matter of trying again."""
 
     @tool(danger_level="low", reads=(), reaches="nothing")
@@ -112,7 +112,7 @@ def test_what_cannot_be_asked_again_is_returned(session: Session) -> None:
     assert (same.id, same.status, same.report.way_on) == (unmet.id, RunStatus.FAILED, "")
 
 
-def test_a_run_that_is_only_returned_would_be_seen(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_only_returned_would_be_seen(session: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: without a completed stage there is nothing to go on from."""
     monkeypatch.setattr(resume_module, "_can_ask_again", lambda *_: False)
     failed = asyncio.run(session.run("go", model=ScriptedModel(three_calls), limits=Limits(cycles=2)))

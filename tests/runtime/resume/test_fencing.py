@@ -25,7 +25,8 @@ from kestrel_lab.core.events.union import RunResumed, RunStarted
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.run_state import fold
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
+from kestrel_lab.runtime import start
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
@@ -88,14 +89,14 @@ def freezer() -> Iterator[Served]:
     served.process.communicate(timeout=PATIENCE_S)
 
 
-def give_to(session: Session, run_id: str, owner: Owner) -> None:
+def give_to(session: Lab, run_id: str, owner: Owner) -> None:
     """Make the run `owner`'s."""
     session.store.execute(
         "UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE id = ?", (str(owner), run_id), "owner"
     ).result()
 
 
-def begun(session: Session) -> None:
+def begun(session: Lab) -> None:
     """A run `r` that offers `launch` and was only begun."""
     offered: list[dict[str, Any]] = [{"name": "launch"}]
     session.store.create_run(
@@ -126,7 +127,7 @@ def test_of_two_processes_that_resume_a_dead_run_one_wins(serve: Any, tmp_path: 
         child.communicate(b"\n")
     for number in range(ROUNDS):
         home, effects = tmp_path / str(number), tmp_path / f"{number}.effects"
-        session = Session(home, env={}, tools=[launch])
+        session = Lab(home, env={}, tools=[launch])
         begun(session)
         give_to(session, "r", dead)
         for racer in racers:
@@ -149,7 +150,7 @@ def frozen(served: Served, folder: Path, point: int) -> tuple[int, str]:
     served.send(folder=str(folder), mutant="", point=point, after_s=0, freeze=True)
     pid = int(served.answer())
     assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    store = Session(folder / "home", env={}).store
+    store = Lab(folder / "home", env={}).store
     (row,) = store.runs()
     store.close()
     return pid, row.id
@@ -169,7 +170,7 @@ def stale(path: Path, run_id: str) -> list[tuple[int, int]]:
     ]
 
 
-def take_over(folder: Path, run_id: str) -> tuple[Session, HonestPerson]:
+def take_over(folder: Path, run_id: str) -> tuple[Lab, HonestPerson]:
     """A session that has taken the run, and the person it asked, after it was refused without saying so."""
     effects = folder / "effects"
 
@@ -178,7 +179,7 @@ def take_over(folder: Path, run_id: str) -> tuple[Session, HonestPerson]:
             file.write(f"{line}\n")
 
     person = HonestPerson(lambda line: effects.exists() and line in effects.read_text().splitlines())
-    session = Session(folder / "home", env={}, tools=tools(effect))
+    session = Lab(folder / "home", env={}, tools=tools(effect))
     with pytest.raises(UsageError, match=rf"worked on by process .*kestrel resume {run_id} --take-over"):
         asyncio.run(session.resume(run_id, model=model(), approver=person))
     run = asyncio.run(session.resume(run_id, model=model(), approver=person, take_over=True))
@@ -197,7 +198,7 @@ def test_a_frozen_session_whose_run_was_taken_writes_nothing(freezer: Served, tm
     for point in FROZEN_AT:
         folder = tmp_path / str(point)
         pid, run_id = frozen(freezer, folder, point)
-        before = Session(folder / "home", env={})
+        before = Lab(folder / "home", env={})
         under_way = {
             f"{event.tool} {event.args['name']}"
             for event in fold(before.store.records(run_id)).begun.values()
@@ -222,7 +223,7 @@ def test_without_the_fence_the_stale_events_are_seen(freezer: Served, tmp_path: 
     raw = apsw.Connection(str(tmp_path / "f" / "home" / "kestrel.db"))
     raw.execute("DROP TRIGGER events_fence")
     raw.close()
-    other = Session(tmp_path / "f" / "home", env={})
+    other = Lab(tmp_path / "f" / "home", env={})
     assert other.store.claim(other.store.run(run_id))
     other.store.append(run_id, RunResumed(by="other"), urgent=True).result()
     freezer.send(thaw=pid)
@@ -248,14 +249,14 @@ def test_two_sessions_of_one_process(tmp_path: Path) -> None:
             return "held"
 
         script = ScriptedModel([[("hold", {})], [("hold", {})], "done"])
-        first, second = (Session(tmp_path / "home", env={}, tools=[hold]) for _ in range(2))
+        first, second = (Lab(tmp_path / "home", env={}, tools=[hold]) for _ in range(2))
         run = first.start("go", model=script, workspace=tmp_path)
         await going.wait()
         await asyncio.to_thread(first.store.flush)  # what nobody waits for is on disk some milliseconds later
         with pytest.raises(UsageError, match="worked on by another session of this process"):
-            second.restart(run.id, model=script)
-        assert first.restart(run.id, model=script) is run
-        taken = second.restart(run.id, model=script, take_over=True)
+            start.resume(second, run.id, model=script)
+        assert start.resume(first, run.id, model=script) is run
+        taken = start.resume(second, run.id, model=script, take_over=True)
         held.set()
         assert (await taken.wait()).status is RunStatus.COMPLETE
         with pytest.raises(Fenced, match="the run belongs to another session now"):
@@ -272,7 +273,7 @@ def test_a_run_left_by_an_error_is_free_for_another_session_of_the_process(tmp_p
     """A session that no longer works on a run, though its process lives and the run was not given back, does
     not stand in the way.
     """
-    first, second = (Session(tmp_path / "home", env={}, tools=[launch]) for _ in range(2))
+    first, second = (Lab(tmp_path / "home", env={}, tools=[launch]) for _ in range(2))
     begun(first)
     assert Owner.parse(second.store.run("r").owner).same_process
     script = ScriptedModel([[("launch", {"where": str(tmp_path / "effects")})], "up"])
@@ -283,7 +284,7 @@ def test_a_run_left_by_an_error_is_free_for_another_session_of_the_process(tmp_p
 
 def test_a_reused_process_number_is_not_the_owner(tmp_path: Path) -> None:
     """A live process with the owner's number that began at another time does not stand in the way."""
-    session = Session(tmp_path / "home", env={}, tools=[launch])
+    session = Lab(tmp_path / "home", env={}, tools=[launch])
     begun(session)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         began = psutil.Process(child.pid).create_time()

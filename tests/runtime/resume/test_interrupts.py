@@ -28,8 +28,8 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.run_state import fold
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run, interrupt_run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 
 
@@ -73,7 +73,7 @@ def worker() -> Iterator[Worker]:
     started.close()
 
 
-def interrupted(worker: Worker, folder: Path, moment: str, *mutant: str) -> tuple[Session, Run]:
+def interrupted(worker: Worker, folder: Path, moment: str, *mutant: str) -> tuple[Lab, Run]:
     """The run of a process that got Ctrl-C at that moment, until it ended."""
     (work := folder / "work").mkdir()
     process, said = worker.start(work, str(folder / "home"), ".", moment, *mutant)
@@ -88,7 +88,7 @@ def interrupted(worker: Worker, folder: Path, moment: str, *mutant: str) -> tupl
                 os.kill(process, signal.SIGINT)
         assert said.read() == ""
     assert worker.wait() == 130 or moment == "blocking model"
-    session = Session(folder / "home", env={}, tools=[launch, launch_and_block, look])
+    session = Lab(folder / "home", env={}, tools=[launch, launch_and_block, look])
     (row,) = session.store.runs()
     return session, session.get(row.id)
 
@@ -157,12 +157,12 @@ def test_the_mutant_that_takes_every_cancellation_for_a_decision_is_seen(
 @pytest.fixture
 def session(tmp_path: Path) -> Any:
     """A session with tools."""
-    opened = Session(tmp_path / "home", env={}, tools=[launch, look], approve="auto")
+    opened = Lab(tmp_path / "home", env={}, tools=[launch, look], approve="auto")
     yield opened
     opened.close()
 
 
-def test_a_decision_ends_a_run_and_says_how_to_fork_it(session: Session, tmp_path: Path) -> None:
+def test_a_decision_ends_a_run_and_says_how_to_fork_it(session: Lab, tmp_path: Path) -> None:
     """`Run.cancel` ends an interrupted run for good, also from another session; it says which fork goes on,
     and that one does.
     """
@@ -177,7 +177,7 @@ def test_a_decision_ends_a_run_and_says_how_to_fork_it(session: Session, tmp_pat
         return session.store.runs()[0].id
 
     name = asyncio.run(stopped())
-    other = Session(tmp_path / "home", env={}, tools=[launch, look])
+    other = Lab(tmp_path / "home", env={}, tools=[launch, look])
     run = other.get(name)
     assert run.report.interrupted
     run.cancel()
@@ -193,7 +193,7 @@ def test_a_decision_ends_a_run_and_says_how_to_fork_it(session: Session, tmp_pat
     other.close()
 
 
-def test_a_log_in_which_an_interrupt_wrote_cancelled_names_the_fork(session: Session, tmp_path: Path) -> None:
+def test_a_log_in_which_an_interrupt_wrote_cancelled_names_the_fork(session: Lab, tmp_path: Path) -> None:
     """A run that an earlier version ended at Ctrl-C stays CANCELLED, and what is shown of it says how to go
     on.
     """
@@ -209,9 +209,7 @@ def test_a_log_in_which_an_interrupt_wrote_cancelled_names_the_fork(session: Ses
     assert "a new run goes on from there: kestrel fork" in repr(session.get(run.id).report)
 
 
-def test_limits_of_a_resumed_run_are_kept_when_it_is_interrupted_again(
-    session: Session, tmp_path: Path
-) -> None:
+def test_limits_of_a_resumed_run_are_kept_when_it_is_interrupted_again(session: Lab, tmp_path: Path) -> None:
     """Limits given to `resume` are the run's from then on: interrupted once more and resumed without any,
     they hold.
     """

@@ -26,7 +26,7 @@ from kestrel_lab.eventlog.checkpoints import encode_state
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 
 STORED = Path(__file__).parents[2] / "eventlog" / "data"
 
@@ -97,7 +97,7 @@ def test_an_unfinished_run_goes_on(run_id: str, tmp_path: Path) -> None:
     """
     path = old_log(tmp_path / "home")
     effects: list[str] = []
-    session = Session(path.parent, env={}, tools=tools(effects.append))
+    session = Lab(path.parent, env={}, tools=tools(effects.append))
     with pytest.raises(Fenced):  # nobody writes into a run without claiming it, into an old one neither
         session.store.append(run_id, Progress(text="x"), urgent=True).result()
     person = HonestPerson(effects.__contains__)

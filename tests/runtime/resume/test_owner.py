@@ -13,7 +13,7 @@ import pytest
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.run_status import alive_elsewhere, visible_status
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.server.controller import RunList
 from kestrel_lab.testing import ScriptedModel
 
@@ -36,7 +36,7 @@ def test_only_another_live_process_of_this_machine_counts() -> None:
 
 WORKER = """
 import asyncio, sys
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 
 class Hangs:
     name, kind = "hangs", "scripted"
@@ -48,7 +48,7 @@ class Hangs:
 
 async def main():
     global run
-    run = Session(sys.argv[1], env={}).start("never ends", model=Hangs())
+    run = Lab(sys.argv[1], env={}).start("never ends", model=Hangs())
     await run.wait()
 
 asyncio.run(main())
@@ -56,7 +56,7 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def killed(session: Session) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def killed(session: Lab) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A run of another process, which is killed by the test."""
     session.store.flush()
     with subprocess.Popen(
@@ -67,7 +67,7 @@ def killed(session: Session) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         other.kill()
 
 
-def told(session: Session, run_id: str) -> dict[str, str]:
+def told(session: Lab, run_id: str) -> dict[str, str]:
     """How the run is said to stand, in every place that says it."""
     run = session.get(run_id)
     frame = session.history.runs().loc[run_id]
@@ -82,7 +82,7 @@ def told(session: Session, run_id: str) -> dict[str, str]:
 
 
 def test_a_run_whose_process_was_killed_is_shown_as_interrupted(
-    session: Session, killed: tuple[str, subprocess.Popen[str]]
+    session: Lab, killed: tuple[str, subprocess.Popen[str]]
 ) -> None:
     """While the process lives the run is EXECUTING everywhere; after its death INTERRUPTED, with the command
     that goes on. The log stays as it is.
@@ -101,7 +101,7 @@ def test_a_run_whose_process_was_killed_is_shown_as_interrupted(
     assert all("COMPLETE" in text for text in told(session, resumed).values())
 
 
-async def _resumed(session: Session, run_id: str) -> str:
+async def _resumed(session: Lab, run_id: str) -> str:
     resumed = await session.resume(run_id, model=ScriptedModel(["done"]))
     return (await resumed.wait()).id
 

@@ -13,8 +13,8 @@ from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnswered, ToolCalled
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.run_state import fold
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 
 ASKED: dict[str, Any] = {"question": "Which colour?", "options": ["red", "blue"]}
@@ -26,7 +26,7 @@ def model(*asked: dict[str, Any]) -> ScriptedModel:
     return ScriptedModel([[("ask_user", question) for question in asked or (ASKED,)], "painted"])
 
 
-def run(session: Session, workspace: Path, approver: Any = None, **options: Any) -> Run:
+def run(session: Lab, workspace: Path, approver: Any = None, **options: Any) -> Run:
     """A run that asks, to its end."""
     return asyncio.run(
         session.run("paint", **{"model": model(), **options}, workspace=workspace, approver=approver)
@@ -38,7 +38,7 @@ def answers(done: Run) -> list[str]:
     return [event.text for event in done.events() if isinstance(event, ToolAnswered)]
 
 
-def test_what_a_person_says_is_the_answer(session: Session, workspace: Path) -> None:
+def test_what_a_person_says_is_the_answer(session: Lab, workspace: Path) -> None:
     """The words come back as the tool's result and are recorded with who said them; the run waited, its clock
     did not run.
     """
@@ -64,7 +64,7 @@ def test_what_a_person_says_is_the_answer(session: Session, workspace: Path) -> 
     )
 
 
-def test_no_answer_is_told_to_the_model(session: Session, workspace: Path) -> None:
+def test_no_answer_is_told_to_the_model(session: Lab, workspace: Path) -> None:
     """A person who declines, and one who says yes without a word, both let the run go on, and the model reads
     that.
     """
@@ -75,14 +75,14 @@ def test_no_answer_is_told_to_the_model(session: Session, workspace: Path) -> No
 
 
 @pytest.mark.parametrize("policy", ["auto", "auto:medium", "deny"])
-def test_where_nobody_is_nothing_waits(session: Session, workspace: Path, policy: str) -> None:
+def test_where_nobody_is_nothing_waits(session: Lab, workspace: Path, policy: str) -> None:
     """Under policies for runs that nobody looks after the model is told at once to decide itself."""
     done = run(session, workspace, approve=policy)
     assert (done.status, answers(done)) == (RunStatus.COMPLETE, [NOBODY])
     assert not [event for event in done.events() if isinstance(event, ApprovalAsked)]
 
 
-def test_auto_asks_somebody_who_is_here_and_deny_nobody(session: Session, workspace: Path) -> None:
+def test_auto_asks_somebody_who_is_here_and_deny_nobody(session: Lab, workspace: Path) -> None:
     """A policy that lets calls go on does not keep a question from the person who is there; `deny` does."""
     assert answers(run(session, workspace, ScriptedApprover(["red"]), approve="auto")) == ["red"]
     silent = ScriptedApprover([])
@@ -90,7 +90,7 @@ def test_auto_asks_somebody_who_is_here_and_deny_nobody(session: Session, worksp
     assert silent.asked == []
 
 
-def waits(session: Session, workspace: Path, **options: Any) -> str:
+def waits(session: Lab, workspace: Path, **options: Any) -> str:
     """A run that waits for an answer in the log."""
     with pytest.raises(ApprovalRequired) as caught:
         run(session, workspace, **options)
@@ -98,7 +98,7 @@ def waits(session: Session, workspace: Path, **options: Any) -> str:
     return caught.value.run_id
 
 
-def test_an_answer_from_outside_is_used_when_the_run_is_resumed(session: Session, workspace: Path) -> None:
+def test_an_answer_from_outside_is_used_when_the_run_is_resumed(session: Lab, workspace: Path) -> None:
     """Under `ask` the run waits; a plain yes is not an answer; the first answer stands, a second one is
     refused; then it goes on.
     """
@@ -121,7 +121,7 @@ def test_an_answer_from_outside_is_used_when_the_run_is_resumed(session: Session
     assert (done.status, answers(done)) == (RunStatus.COMPLETE, ["blue"])
 
 
-def test_several_questions_are_answered_in_their_order(session: Session, workspace: Path) -> None:
+def test_several_questions_are_answered_in_their_order(session: Lab, workspace: Path) -> None:
     """Each takes one answer, in the order the agent asked; a denial is for all of them."""
     two = model(ASKED, {"question": "How many?"})
     run_id = waits(session, workspace, model=two)
@@ -133,7 +133,7 @@ def test_several_questions_are_answered_in_their_order(session: Session, workspa
     assert session.history.decide(denied, granted=False, by="ann", how="command") == ["ask_user", "ask_user"]
 
 
-def test_an_answer_does_not_allow_a_call(session: Session, workspace: Path) -> None:
+def test_an_answer_does_not_allow_a_call(session: Lab, workspace: Path) -> None:
     """With a question and a risky call waiting, an answer decides on the question only, a yes on the call
     only.
     """
@@ -149,7 +149,7 @@ def test_an_answer_does_not_allow_a_call(session: Session, workspace: Path) -> N
 
 
 def test_a_question_left_open_does_not_hold_up_a_run_that_nobody_looks_after(
-    session: Session, workspace: Path
+    session: Lab, workspace: Path
 ) -> None:
     """Resumed under `auto` with nobody here, the open question is closed by the policy and the run
     completes.
@@ -162,7 +162,7 @@ def test_a_question_left_open_does_not_hold_up_a_run_that_nobody_looks_after(
 
 _ASKS = """
 import asyncio, sys
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 
 async def thinks(asked):
@@ -170,12 +170,12 @@ async def thinks(asked):
     await asyncio.Event().wait()
 
 model = ScriptedModel([[("ask_user", {"question": "Which colour?"})], "painted"])
-session = Session(sys.argv[1])
+session = Lab(sys.argv[1])
 asyncio.run(session.run("paint", model=model, workspace=sys.argv[2], approver=thinks))
 """
 
 
-def left_by_a_dead_session(session: Session, workspace: Path) -> str:
+def left_by_a_dead_session(session: Lab, workspace: Path) -> str:
     """A run whose session was killed while a person thought about its question."""
     command = [sys.executable, "-c", _ASKS, str(session.home), str(workspace)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dying:
@@ -186,7 +186,7 @@ def left_by_a_dead_session(session: Session, workspace: Path) -> str:
     return row.id
 
 
-def test_a_question_survives_the_death_of_its_session(session: Session, workspace: Path) -> None:
+def test_a_question_survives_the_death_of_its_session(session: Lab, workspace: Path) -> None:
     """Killed while a person thinks, the run is answered from outside, and another session goes on with that
     answer, unasked.
     """
@@ -201,7 +201,7 @@ def test_a_question_survives_the_death_of_its_session(session: Session, workspac
     ]
 
 
-def test_a_lost_answer_would_be_noticed(session: Session, workspace: Path) -> None:
+def test_a_lost_answer_would_be_noticed(session: Lab, workspace: Path) -> None:
     """Mutant of the test above: without the answer in the log the run asks again, of whom nobody expects it,
     and fails.
     """
@@ -212,7 +212,7 @@ def test_a_lost_answer_would_be_noticed(session: Session, workspace: Path) -> No
     assert [asked.args["question"] for asked in silent.asked] == ["Which colour?"]
 
 
-def test_a_call_is_asked_about_with_what_it_would_change(session: Session, workspace: Path) -> None:
+def test_a_call_is_asked_about_with_what_it_would_change(session: Lab, workspace: Path) -> None:
     """The question carries a diff of the file as it is then, in the order of the calls; an edit that cannot
     work says why.
     """

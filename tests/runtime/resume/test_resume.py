@@ -29,7 +29,7 @@ from kestrel_lab.core.events.union import Record, RunResumed, ToolAnswered, Tool
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.run_state import fold
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
@@ -37,7 +37,7 @@ from kestrel_lab.tools.decorator import tool
 def completed(home: Path, workspace: Path) -> list[Record]:
     """The records of the reference session, run without interruption."""
     effects: list[str] = []
-    session = Session(home, env={}, tools=tools(effects.append))
+    session = Lab(home, env={}, tools=tools(effects.append))
     run = asyncio.run(
         session.run(
             GOAL, plan=PLAN, model=model(), workspace=workspace, approver=HonestPerson(effects.__contains__)
@@ -72,7 +72,7 @@ def test_any_prefix_is_completed(happened: bool, reference: list[Record], tmp_pa
     A call without an outcome is put to a person, who knows whether it happened; reads may be repeated.
     """
     effects: list[str] = []
-    session = Session(tmp_path / "other", env={}, tools=tools(effects.append))
+    session = Lab(tmp_path / "other", env={}, tools=tools(effects.append))
     for cut in range(1, len(reference) + 1):
         prefix = reference[:cut]
         called = {r.event.call: r.event for r in prefix if isinstance(r.event, ToolCalled)}
@@ -106,7 +106,7 @@ def test_any_prefix_is_completed(happened: bool, reference: list[Record], tmp_pa
     session.close()
 
 
-def test_the_live_state_is_what_the_log_says(session: Session, workspace: Path) -> None:
+def test_the_live_state_is_what_the_log_says(session: Lab, workspace: Path) -> None:
     """After a run its handle knows exactly what folding its stored events gives."""
     effects: list[str] = []
     options = {
@@ -119,7 +119,7 @@ def test_the_live_state_is_what_the_log_says(session: Session, workspace: Path) 
     assert session.get(run.id)._state == run._state
 
 
-def test_an_ended_run_is_returned_as_it_is(session: Session, workspace: Path) -> None:
+def test_an_ended_run_is_returned_as_it_is(session: Lab, workspace: Path) -> None:
     """Resuming a run that has ended adds no event and asks no model."""
     run = asyncio.run(session.run("hello", model=ScriptedModel(["hi"]), workspace=workspace))
     before = run.records()
@@ -136,7 +136,7 @@ async def launch() -> str:
 LAUNCH = ScriptedModel([[("launch", {})], "up"])
 
 
-def waiting(session: Session, workspace: Path) -> str:
+def waiting(session: Lab, workspace: Path) -> str:
     """A run that waits for approval of `launch`, with nobody here; its id."""
     with pytest.raises(ApprovalRequired) as caught:
         asyncio.run(session.run("go", model=LAUNCH, tools=[launch], workspace=workspace))
@@ -144,9 +144,7 @@ def waiting(session: Session, workspace: Path) -> str:
 
 
 @pytest.mark.parametrize("policy", ["auto", "deny"])
-def test_a_waiting_run_is_resumed_under_another_policy(
-    policy: str, session: Session, workspace: Path
-) -> None:
+def test_a_waiting_run_is_resumed_under_another_policy(policy: str, session: Lab, workspace: Path) -> None:
     """A question left open is settled by the new policy and recorded; the run leaves WAITING_APPROVAL and
     completes.
     """
@@ -161,9 +159,7 @@ def test_a_waiting_run_is_resumed_under_another_policy(
     assert illegal_states(run.records()) == []
 
 
-def test_always_given_while_nobody_worked_covers_the_other_questions(
-    session: Session, workspace: Path
-) -> None:
+def test_always_given_while_nobody_worked_covers_the_other_questions(session: Lab, workspace: Path) -> None:
     """One of two equal questions is answered "always" offline; resumed, the other needs no person."""
     twice = ScriptedModel([[("launch", {}), ("launch", {})], "up"])
     with pytest.raises(ApprovalRequired) as caught:
@@ -184,7 +180,7 @@ def test_always_given_while_nobody_worked_covers_the_other_questions(
     assert again._state.decisions[second.question].reason == "allowed for the whole run"
 
 
-def test_a_run_of_a_live_process_is_not_taken_over(session: Session, workspace: Path) -> None:
+def test_a_run_of_a_live_process_is_not_taken_over(session: Lab, workspace: Path) -> None:
     """While another process works on a run it cannot be resumed; the message names the process.
 
     Dead or gone, it can.
@@ -210,7 +206,7 @@ _RACER = """
 import asyncio, sys
 from pathlib import Path
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
@@ -222,7 +218,7 @@ async def launch() -> str:
     await asyncio.sleep(1)
     return "launched"
 
-session = Session(sys.argv[1], env={})
+session = Lab(sys.argv[1], env={})
 print("ready", flush=True)
 sys.stdin.readline()
 try:
@@ -235,7 +231,7 @@ session.close()
 """
 
 
-def test_two_processes_resume_one_run(session: Session, workspace: Path, tmp_path: Path) -> None:
+def test_two_processes_resume_one_run(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """Of two processes that resume a run at the same moment one works and the other is told so; the effect
     happens once.
     """
@@ -258,7 +254,7 @@ def test_two_processes_resume_one_run(session: Session, workspace: Path, tmp_pat
     assert (tmp_path / "effects").read_text() == "launched\n"
 
 
-def test_resuming_needs_what_the_run_had(session: Session, workspace: Path) -> None:
+def test_resuming_needs_what_the_run_had(session: Lab, workspace: Path) -> None:
     """A model that only lived in memory, a tool that is gone and a run that never was are each named."""
     run_id = waiting(session, workspace)
     with pytest.raises(UsageError, match=r"scripted model 'scripted'.*pass model="):

@@ -24,7 +24,6 @@ from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.run_state import RunState, fold
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 
@@ -57,7 +56,7 @@ def looking(turns: int, by: str = "look") -> list[Turn]:
     return [[(by, {"name": str(number)})] for number in range(turns)]
 
 
-def at_leisure(session: Session, turns: list[Turn]) -> Callable[[ModelRequest], Turn]:
+def at_leisure(session: Lab, turns: list[Turn]) -> Callable[[ModelRequest], Turn]:
     """The same turns from a model that takes its time: all events before an answer are on disk when it
     comes.
     """
@@ -69,9 +68,9 @@ def at_leisure(session: Session, turns: list[Turn]) -> Callable[[ModelRequest], 
     return play
 
 
-def go(home: Path, turns: list[Turn], *, leisure: bool = False, **options: Any) -> tuple[Session, Run]:
+def go(home: Path, turns: list[Turn], *, leisure: bool = False, **options: Any) -> tuple[Lab, Run]:
     """A run of these turns, in a session of its own."""
-    session = Session(
+    session = Lab(
         home,
         env={},
         tools=[look, touch, launch],
@@ -133,7 +132,7 @@ def test_a_long_run_is_kept_less_often(tmp_path: Path) -> None:
 
 def test_a_snapshot_when_a_run_waits_for_approval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that nobody can be asked about leaves a snapshot of everything so far, and goes on from it."""
-    session = Session(tmp_path, env={}, tools=[look, launch])
+    session = Lab(tmp_path, env={}, tools=[look, launch])
     script = ScriptedModel([*looking(2), [("launch", {})], "up"])
     with pytest.raises(ApprovalRequired) as caught:
         asyncio.run(session.run("go", model=script, workspace=tmp_path))
@@ -180,13 +179,13 @@ def test_a_snapshot_before_a_run_fails(tmp_path: Path) -> None:
 def test_a_snapshot_when_a_run_is_stopped(tmp_path: Path) -> None:
     """A run that is cancelled leaves one too; its last event is still its last transition."""
 
-    async def scene(session: Session) -> Run:
+    async def scene(session: Lab) -> Run:
         run = session.start("go", model=ScriptedModel([*looking(3), "done"]), workspace=tmp_path)
         run.subscribe(lambda event: run.cancel() if isinstance(event, ModelAnswered) else None)
         await asyncio.gather(run.wait(), return_exceptions=True)
         return run
 
-    session = Session(tmp_path, env={}, tools=[look])
+    session = Lab(tmp_path, env={}, tools=[look])
     run = asyncio.run(scene(session))
     assert run.status is RunStatus.CANCELLED
     assert [reason for _, reason in saved(run)] == ["interrupt"]
@@ -202,9 +201,9 @@ def test_the_setting_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     lab = Lab(tools=[look], env={})
     # A checkpoint is left out where the disk is too slow for it, which a disk may be now and then.
     runs = (
-        asyncio.run(lab.run("go", model=ScriptedModel(at_leisure(lab.session, [*looking(4), "done"]))))
+        asyncio.run(lab.run("go", model=ScriptedModel(at_leisure(lab, [*looking(4), "done"]))))
         for _ in range(5)
     )
     assert any(len(saved(run)) == 2 for run in runs)
     lab.close()
-    assert Lab(env={"KESTREL_CHECKPOINT_EVERY": "none"}).session.options["checkpoint_every"] is None
+    assert Lab(env={"KESTREL_CHECKPOINT_EVERY": "none"}).options["checkpoint_every"] is None

@@ -15,9 +15,9 @@ from kestrel_lab.core.events.union import RunFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.review.answer_review import claims_nothing, full_review
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.verification import engine
 
@@ -55,7 +55,7 @@ def changes(request: ModelRequest) -> Turn:
     return turns[sum(message.role == "assistant" for message in request.messages)]
 
 
-def carry_out(session: Session, workspace: Path, model: ScriptedModel, **options: str) -> Run:
+def carry_out(session: Lab, workspace: Path, model: ScriptedModel, **options: str) -> Run:
     """A run to its end, asking nobody."""
     return asyncio.run(
         session.run(
@@ -64,7 +64,7 @@ def carry_out(session: Session, workspace: Path, model: ScriptedModel, **options
     )
 
 
-def test_it_is_said_in_every_view(session: Session, workspace: Path) -> None:
+def test_it_is_said_in_every_view(session: Lab, workspace: Path) -> None:
     """What was changed (not what failed to be) with its test, commands that were not run yet; as text, with
     the confidence and why.
     """
@@ -108,7 +108,7 @@ def test_less_sure_than_asked_for_is_no_answer(
     """A run whose answer states less confidence than `abstain` fails and says so: here by the share of its
     claims that are cited.
     """
-    lab = Session(tmp_path / "lab", env={}, abstain=asked)
+    lab = Lab(tmp_path / "lab", env={}, abstain=asked)
     run = carry_out(
         lab, workspace, ScriptedModel([[("read_file", {"path": "limits.py"})], answer]), verify="repair"
     )
@@ -120,7 +120,7 @@ def test_less_sure_than_asked_for_is_no_answer(
 
 def test_where_no_confidence_is_stated_nothing_is_held_back(tmp_path: Path, workspace: Path) -> None:
     """An answer that nothing speaks for or against is given, and so is one that nobody looks at."""
-    lab = Session(tmp_path / "lab", env={}, abstain=1.0)
+    lab = Lab(tmp_path / "lab", env={}, abstain=1.0)
     assert carry_out(lab, workspace, ScriptedModel(["It is 30."])).status == RunStatus.COMPLETE
     read = ScriptedModel([[("read_file", {"path": "limits.py"})], "Zebras graze."])
     assert carry_out(lab, workspace, read, verify="off").status == RunStatus.COMPLETE
@@ -129,10 +129,10 @@ def test_where_no_confidence_is_stated_nothing_is_held_back(tmp_path: Path, work
 
 @pytest.mark.parametrize(("answer", "verify"), [("It is 30.", "warn"), (ANSWER, "off")])
 def test_where_there_is_nothing_nothing_is_said(
-    session: Session, workspace: Path, answer: str, verify: str
+    session: Lab, workspace: Path, answer: str, verify: str
 ) -> None:
     """An answer without tools and files, and one that nobody looks at, as in trials: no view differs, and the
-    log only tells whether somebody looked.
+    log only tells whether somebody looked. No view says of a check that it checked nothing.
     """
     run = carry_out(session, workspace, ScriptedModel([answer]), verify=verify)
     assert next(event for event in run.events() if isinstance(event, RunFinished)) == RunFinished(
@@ -143,10 +143,10 @@ def test_where_there_is_nothing_nothing_is_said(
         "off": "not checked",
     }[verify]
     assert (run.report.confidence.value, str(run.report.confidence)) == (None, told)
-    assert (told in repr(run.report), "next, if you like" in repr(run.report)) == (verify != "off", False)
+    assert (told in repr(run.report), "next, if you like" in repr(run.report)) == (False, False)
 
 
-def test_hostile_answers_bring_no_markup(session: Session, workspace: Path) -> None:
+def test_hostile_answers_bring_no_markup(session: Lab, workspace: Path) -> None:
     """What an answer proposes is text in every view, and hidden characters are no command."""
     hostile = "`git <img src=x onerror=alert(1)>` and `git status\u202e x`"
     run = carry_out(session, workspace, ScriptedModel([hostile]))
@@ -157,7 +157,7 @@ def test_hostile_answers_bring_no_markup(session: Session, workspace: Path) -> N
 
 @pytest.mark.parametrize(("level", "status"), [("warn", RunStatus.COMPLETE), ("repair", RunStatus.FAILED)])
 def test_a_check_that_breaks_passes_nothing(
-    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch, level: str, status: RunStatus
+    session: Lab, workspace: Path, monkeypatch: pytest.MonkeyPatch, level: str, status: RunStatus
 ) -> None:
     """Beside an answer it is told that nobody looked; where the answer has to pass, it does not."""
 
@@ -174,7 +174,7 @@ def test_a_check_that_breaks_passes_nothing(
     assert "the check of the answer failed: ZeroDivisionError: a defect" in told
 
 
-def test_what_was_done_stands_beside_the_answer(session: Session, workspace: Path) -> None:
+def test_what_was_done_stands_beside_the_answer(session: Lab, workspace: Path) -> None:
     """Changes with their lines, commands with exit codes and failures are shown in every view, also where the
     answer is silent about them.
     """
@@ -185,11 +185,12 @@ def test_what_was_done_stands_beside_the_answer(session: Session, workspace: Pat
         "ran `python limits.py`: exit code 0",
     ]
     for view in (repr(run.report), run._repr_html_()):
-        assert "what it did: 3 things" in view
+        assert "what it did" in view.lower()
         assert "changed limits.py (+1 −1 lines)" in view
+        assert "ran `python limits.py`: exit code 0" in view
 
 
-def test_a_claim_that_a_person_denied_is_no_green_complete(session: Session, workspace: Path) -> None:
+def test_a_claim_that_a_person_denied_is_no_green_complete(session: Lab, workspace: Path) -> None:
     """The answer says what the log does not: it is marked as critical, and with `repair` it does not pass."""
     turns = [
         [("write_file", {"path": "SUMMARY.md", "content": "# Summary\n"})],
@@ -271,7 +272,7 @@ def test_an_answer_that_may_claim_something_is_reviewed_in_full(answer: str) -> 
     assert not claims_nothing(RunState(), answer)
 
 
-def test_plain_words_about_a_changed_file_are_reviewed_in_full(session: Session, workspace: Path) -> None:
+def test_plain_words_about_a_changed_file_are_reviewed_in_full(session: Lab, workspace: Path) -> None:
     """The file that the run changed is a next action, also where the answer does not name it."""
     turns: list[Turn] = [[("write_file", {"path": "new.md", "content": "x"})], "All is well."]
     model = ScriptedModel(turns)
@@ -281,7 +282,7 @@ def test_plain_words_about_a_changed_file_are_reviewed_in_full(session: Session,
     assert (ended.looked, [one["text"] for one in ended.actions]) == (True, ["new.md"])
 
 
-def test_a_short_answer_ends_with_the_event_of_a_review(session: Session, workspace: Path) -> None:
+def test_a_short_answer_ends_with_the_event_of_a_review(session: Lab, workspace: Path) -> None:
     """It is marked as looked at, with nothing to compare."""
     run = session.run_sync("go", model=ScriptedModel(["All is well."]), workspace=workspace)
     ended = next(event for event in run.events() if isinstance(event, RunFinished))

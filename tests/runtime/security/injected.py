@@ -22,10 +22,11 @@ from kestrel_lab.core.events.union import ApprovalGiven, ModelCalled, ToolAnswer
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.notes import Note
 from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.lab import Lab
 from kestrel_lab.mcp.config import read_server
+from kestrel_lab.runtime import start
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ListMemory, ScriptedModel, Turn
 from kestrel_lab.tools.builtin import web_tools
 from kestrel_lab.tools.decorator import tool
@@ -121,10 +122,10 @@ class World:
     web: WebServer
     pages: dict[str, bytes] = field(default_factory=dict)
     searches: dict[str, str] = field(default_factory=dict)
-    opened: list[Session] = field(default_factory=list)
+    opened: list[Lab] = field(default_factory=list)
     box: Toolbox | None = None
 
-    def session(self, **how: Any) -> Session:
+    def session(self, **how: Any) -> Lab:
         """A session over the log of all scenarios; there is one at a time."""
         for old in self.opened:
             old.close()
@@ -139,7 +140,7 @@ class World:
             "",
         )
         env = {"XDG_CONFIG_HOME": str(self.folder / "config"), "PATH": "/usr/bin:/bin"}
-        self.opened = [Session(self.folder / "home", env=env, mcp={"mail": mail}, **how)]
+        self.opened = [Lab(self.folder / "home", env=env, mcp={"mail": mail}, **how)]
         asyncio.run(self.opened[0].mcp.check("mail"))
         return self.opened[0]
 
@@ -157,13 +158,13 @@ class World:
             (place / "data.md").write_text("line one\nline two\n")
         return place
 
-    def tools(self, session: Session) -> Toolbox:
+    def tools(self, session: Lab) -> Toolbox:
         """Everything that a scenario may use; made once for a session."""
         if self.box is None:
             self.box = self._made(session)
         return self.box
 
-    def _made(self, session: Session) -> Toolbox:
+    def _made(self, session: Lab) -> Toolbox:
         def engine(query: str, _count: int) -> list[tuple[str, str, str]]:
             return [("Result", "https://example.org/", self.searches.get(query, "nothing"))]
 
@@ -345,7 +346,7 @@ def world(folder: Path) -> Iterator[World]:
                 session.close()
 
 
-async def play(made: World, session: Session, scenario: Scenario) -> Run:
+async def play(made: World, session: Lab, scenario: Scenario) -> Run:
     """The scenario, to where it goes by itself; a person allows what the user asked for and nothing else."""
     goal, plan, ports = made.plan(scenario)
     policy = {"resume": "ask", "fork": "auto"}.get(scenario.way, scenario.policy)
@@ -365,7 +366,7 @@ async def play(made: World, session: Session, scenario: Scenario) -> Run:
                 run.decide(
                     ApprovalGiven(call=one.call, question=one.question, granted=True, by="ann", how="click")
                 )
-            run = session.restart(run.id, model=model, tools=tools)
+            run = start.resume(session, run.id, model=model, tools=tools)
 
 
 def given(args: dict[str, Any]) -> dict[str, Any]:
@@ -387,7 +388,7 @@ def orders_in(goal: str, plan: Plan | None) -> list[Order]:
     ]
 
 
-async def later(made: World, session: Session, scenario: Scenario, run_id: str) -> None:
+async def later(made: World, session: Lab, scenario: Scenario, run_id: str) -> None:
     """Go on with a run in another session under `auto`: resumed where it waits, or forked behind what it
     read.
     """

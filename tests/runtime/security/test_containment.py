@@ -25,6 +25,7 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.notes import Note
 from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.runtime import start
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.run import Run
@@ -146,7 +147,7 @@ def lets_the_policy_win(monkeypatch: pytest.MonkeyPatch) -> None:
     contained = RunApprovals._contained
 
     def after_policy(self: RunApprovals, call: Call) -> Any:
-        return ({}, []) if self.ctx.policy.verdict(call) == "allow" else contained(self, call)
+        return ({}, []) if self.ctx.given.policy.verdict(call) == "allow" else contained(self, call)
 
     monkeypatch.setattr(RunApprovals, "_contained", after_policy)
 
@@ -514,8 +515,13 @@ def test_a_fork_knows_what_was_read_before_it_is_on_disk(made: World) -> None:
     asked = next(record.seq for record in run.records() if isinstance(record.event, ApprovalAsked))
 
     async def at_once() -> tuple[str, ...]:
-        fork = session.start_fork(
-            run.id, at=asked - 2, model=ScriptedModel(obey), tools=made.tools(session), approve="auto"
+        fork = start.fork(
+            session,
+            run.id,
+            at=asked - 2,
+            model=ScriptedModel(obey),
+            tools=made.tools(session),
+            approve="auto",
         )
         assert fork.ctx is not None
         found = (

@@ -12,6 +12,7 @@ import pytest
 
 from kestrel_lab.core.errors import ApprovalRequired
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnswered
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.runtime.security.tool_declarations import (
@@ -20,7 +21,6 @@ from kestrel_lab.runtime.security.tool_declarations import (
     read_name,
     with_declaration,
 )
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool
@@ -49,17 +49,17 @@ def post(text: str) -> str:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(tmp_path: Path) -> Iterator[Lab]:
     """A session over a home of its own; its workspace is `tmp_path / "work"`."""
     SENT.clear()
     (tmp_path / "work").mkdir()
     (tmp_path / "work/notes.txt").write_text("my own notes\n")
-    made = Session(tmp_path / "home", env={})
+    made = Lab(tmp_path / "home", env={})
     yield made
     made.close()
 
 
-def go(session: Session, *turns: Any, tools: Any = (letters, post), approve: str = "auto", **how: Any) -> Run:
+def go(session: Lab, *turns: Any, tools: Any = (letters, post), approve: str = "auto", **how: Any) -> Run:
     """A run that makes these calls, a turn each."""
     model = ScriptedModel([*([turn] for turn in turns), "done"])
     place = session.home.parent / "work"
@@ -78,7 +78,7 @@ WRITE = ("write_file", {"path": "notes.txt", "content": "pwned"})
 
 
 @pytest.mark.parametrize("first", [letters, inbox], ids=str)
-def test_where_nobody_is_asked_it_counts_as_both(session: Session, first: Tool) -> None:
+def test_where_nobody_is_asked_it_counts_as_both(session: Lab, first: Tool) -> None:
     """What an own tool answers may be words of others, and a call of one may send: after the first the second
     is denied, with what to do.
     """
@@ -130,7 +130,7 @@ HARMLESS: list[list[Any]] = [
 
 
 @pytest.mark.parametrize("calls", HARMLESS, ids=str)
-def test_harmless_work_is_not_held_up(session: Session, calls: list[Any]) -> None:
+def test_harmless_work_is_not_held_up(session: Lab, calls: list[Any]) -> None:
     """Numbers, echoes, tools that say what they are, one tool again and again, and acting before anything was
     read: nobody is needed.
     """
@@ -156,7 +156,7 @@ class Person:
         return ApprovalGiven(call=asked.call, granted=False, by="ann", how="prompt")
 
 
-def test_each_is_asked_about_once_and_for_all_runs(session: Session) -> None:
+def test_each_is_asked_about_once_and_for_all_runs(session: Lab) -> None:
     """The answers let the call pass, or leave it to be decided, and no later run of the home asks again, in
     another session either.
     """
@@ -167,13 +167,13 @@ def test_each_is_asked_about_once_and_for_all_runs(session: Session) -> None:
     assert denied(go(session, LETTERS, WRITE, approver=ann)) == ["write_file"]
     assert ann.asked == ["post question", "letters question", "write_file contained"]
     session.close()
-    again = Session(session.home, env={})
+    again = Lab(session.home, env={})
     assert denied(go(again, LETTERS, POST)) == []
     assert denied(go(again, LETTERS, WRITE)) == ["write_file"]
     again.close()
 
 
-def test_a_tool_that_brings_in_nothing_frees_the_run(session: Session) -> None:
+def test_a_tool_that_brings_in_nothing_frees_the_run(session: Lab) -> None:
     """Once somebody has said that the letters are the user's own, the run that read them may act."""
     ann = Person(send="yes", hold="no")
     assert (denied(go(session, LETTERS, POST, approver=ann)), SENT) == ([], ["my own notes"])
@@ -193,21 +193,21 @@ def changed() -> Tool:
     return post
 
 
-def test_another_definition_is_asked_about_anew(session: Session) -> None:
+def test_another_definition_is_asked_about_anew(session: Lab) -> None:
     """What was said of a tool was said of its source as it was."""
     ann = Person(send="no")
     go(session, LETTERS, POST, approver=ann)
     assert denied(go(session, LETTERS, POST, tools=(letters, changed()))) == ["post"]
 
 
-def test_whoever_says_neither_is_not_asked_twice_in_a_run(session: Session) -> None:
+def test_whoever_says_neither_is_not_asked_twice_in_a_run(session: Lab) -> None:
     """A question that is turned down leaves the tools as they are; each call is then decided by itself."""
     ann = Person()
     assert denied(go(session, LETTERS, POST, ("post", {"text": "more"}), approver=ann)) == ["post", "post"]
     assert ann.asked == ["post question", "letters question", "post contained", "post contained"]
 
 
-def test_many_calls_of_a_turn_ask_once(session: Session) -> None:
+def test_many_calls_of_a_turn_ask_once(session: Lab) -> None:
     """Calls that want to know the same at the same time put one question; views show it, and what was
     said.
     """
@@ -225,7 +225,7 @@ def test_many_calls_of_a_turn_ask_once(session: Session) -> None:
     assert "post" in repr(run.report)
 
 
-def test_a_run_waits_with_the_question(session: Session) -> None:
+def test_a_run_waits_with_the_question(session: Lab) -> None:
     """Under `ask` with nobody here the run waits; the answer that somebody gives later counts when it goes
     on.
     """
@@ -295,7 +295,7 @@ def trusts_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     [(trusts_answers, lambda: (letters, post)), (trusts_calls, lambda: (letters, changed()))],
 )
 def test_each_bug_lets_something_through(
-    session: Session,
+    session: Lab,
     monkeypatch: pytest.MonkeyPatch,
     bug: Callable[[pytest.MonkeyPatch], None],
     tools: Callable[[], Any],
@@ -305,7 +305,7 @@ def test_each_bug_lets_something_through(
     assert denied(go(session, LETTERS, POST, tools=tools())) == []
 
 
-def test_a_question_that_is_no_longer_asked_does_not_stay_open(session: Session) -> None:
+def test_a_question_that_is_no_longer_asked_does_not_stay_open(session: Lab) -> None:
     """A run that waited for a person to say what a tool reads ends properly when it is resumed where nobody
     is asked.
     """

@@ -32,7 +32,7 @@ CHANGES = {
         'class _LabAndRun(_Everywhere, total=False):\n    """Options of labs and of runs that begin."""\n',
         ROW,
     ),
-    "runtime/launcher.py": (
+    "runtime/start.py": (
         "    met = session_time(ports.now())\n",
         "    tone = options.get('tone') or usual['tone']\n"
         "    options = {**options, 'instructions': f'Tone: {tone}.'}\n",

@@ -13,6 +13,7 @@ import pytest
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import UnknownOption, UsageError
 from kestrel_lab.core.run_types import Limits
+from kestrel_lab.runtime import start
 from kestrel_lab.runtime.options import (
     LabOptions,
     LimitOptions,
@@ -24,7 +25,7 @@ from kestrel_lab.runtime.options import (
     started_with,
     table,
 )
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
@@ -51,10 +52,6 @@ def test_every_way_in_takes_the_options_of_the_table() -> None:
     """
     run, resume, opened = (set(kind.__annotations__) for kind in (RunOptions, ResumeOptions, LabOptions))
     for way in (
-        Session.start,
-        Session.run,
-        Session.run_sync,
-        Session.chat,
         Lab.start,
         Lab.run,
         Lab.run_sync,
@@ -64,9 +61,9 @@ def test_every_way_in_takes_the_options_of_the_table() -> None:
         WorkspaceMacros.run,
     ):
         assert run <= inspect.signature(way).parameters.keys()
-    for way in (Session.restart, Session.resume, Session.start_fork, Session.fork, Lab.resume, Lab.fork):
+    for way in (Lab.resume, Lab.fork):
         assert resume | {"output"} <= inspect.signature(way).parameters.keys()
-    for way in (Session.__init__, Lab.__init__):
+    for way in (Lab.__init__, Services.__init__):
         assert opened <= inspect.signature(way).parameters.keys()
     shown = inspect.signature(Lab.__init__).parameters["verify"]
     assert (shown.default, shown.annotation) == ("warn", str)
@@ -116,7 +113,7 @@ def test_options_hold_for_several_runs(lab: Lab) -> None:
 
 def test_none_is_what_the_lab_has(lab: Lab) -> None:
     """An option that is `None` is one that was left out, for a run and for a lab; a bound may be `None`."""
-    lab.session.change(approve="deny")
+    lab.change(approve="deny")
     run = lab.run_sync("go", approve=None, verify=None, form=None, cache=None)
     assert "denied" in run.results["answer.1.1"]
     opened = fill(LabOptions, {"approve": None, "checkpoint_every": None, "sandbox_memory": None})
@@ -124,14 +121,14 @@ def test_none_is_what_the_lab_has(lab: Lab) -> None:
 
 
 CALLS: dict[str, Callable[[Lab], Any]] = {
-    "Lab": lambda lab: Lab(home=lab.session.home / "x", aprove="deny"),  # type: ignore[call-arg]
-    "Session": lambda lab: Session(lab.session.home / "x", limit=Limits()),  # type: ignore[call-arg]
+    "Lab": lambda lab: Lab(home=lab.home / "x", aprove="deny"),  # type: ignore[call-arg]
+    "Services": lambda lab: Services(lab.home / "x", limit=Limits()),  # type: ignore[call-arg]
     "start": lambda lab: lab.start("go", approv="deny"),  # type: ignore[call-arg]
     "run": lambda lab: lab.run("go", approv="deny"),  # type: ignore[call-arg]
     "run_sync": lambda lab: lab.run_sync("go", approv="deny"),  # type: ignore[call-arg]
-    "restart": lambda lab: lab.session.restart("r", takeover=True),  # type: ignore[call-arg]
+    "resume with": lambda lab: lab.resume("r", takeover=True),  # type: ignore[call-arg]
     "resume": lambda lab: lab.resume("r", approv="deny"),  # type: ignore[call-arg]
-    "start_fork": lambda lab: lab.session.start_fork("r", approv="deny"),  # type: ignore[call-arg]
+    "start.fork": lambda lab: start.fork(lab, "r", approv="deny"),  # type: ignore[call-arg]
     "fork": lambda lab: lab.fork("r", approv="deny"),  # type: ignore[call-arg]
     "websearch": lambda lab: lab.websearch("q", model="none", approv="deny"),  # type: ignore[call-arg]
     "websearch_sync": lambda lab: lab.websearch_sync("q", model="none", approv="deny"),
@@ -162,7 +159,7 @@ def test_an_option_that_does_not_exist_is_refused_with_the_nearest(name: str, la
     with pytest.raises(UnknownOption, match=r"has no option '\w+'; did you mean '\w+'\?") as caught:
         asyncio.run(scene())
     assert isinstance(caught.value, TypeError) and isinstance(caught.value, UsageError)
-    assert lab.session.store.runs() == []
+    assert lab.store.runs() == []
 
 
 def test_the_mutant_that_swallows_options_is_seen(lab: Lab) -> None:
@@ -176,9 +173,7 @@ def test_the_mutant_that_swallows_options_is_seen(lab: Lab) -> None:
     assert fork(approv="deny") == "auto"
     with pytest.raises(UnknownOption, match="did you mean 'approve'"):
         check_options(lambda approve="auto": approve)(approv="deny")  # type: ignore[call-arg]
-    assert (
-        "approve" in inspect.signature(Session.start_fork).parameters
-    )  # help and completion see the options
+    assert "approve" in inspect.signature(Lab.fork).parameters  # help and completion see the options
 
 
 def test_settings_that_do_not_exist_are_refused(lab: Lab) -> None:
@@ -187,7 +182,7 @@ def test_settings_that_do_not_exist_are_refused(lab: Lab) -> None:
     """
     with pytest.raises(UsageError, match="unknown setting 'aprove': did you mean 'approve'"):
         lab.configure("aprove", "deny")
-    assert lab.configure("approve", "deny")["approve"] == lab.session.options["approve"] == "deny"
+    assert lab.configure("approve", "deny")["approve"] == lab.options["approve"] == "deny"
 
 
 def test_a_fork_obeys_the_limits_and_the_policy_it_is_given(lab: Lab, tmp_path: Path) -> None:
@@ -208,8 +203,8 @@ def test_a_fork_obeys_the_limits_and_the_policy_it_is_given(lab: Lab, tmp_path: 
     assert "error" in denied.results["answer.1.1"] and "denied" in denied.results["answer.1.1"]
 
 
-def test_a_lab_takes_every_option_of_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `Session` can be given `Lab` can: it wins over the files, and `config` says where it came from."""
+def test_a_lab_takes_every_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a lab is given wins over the files, and `config` says where it came from."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kestrel.toml").write_text('containment = "on"\nverify = "warn"\ncycles = 7\n')
     options = inspect.signature(Lab.__init__).parameters.keys()
@@ -229,19 +224,19 @@ def test_a_lab_takes_every_option_of_a_session(tmp_path: Path, monkeypatch: pyte
         env={},
     )
     assert (
-        lab.session.options["containment"],
-        lab.session.options["verify"],
-        lab.session.options["form"],
-        lab.session.ports.abstain,
-        lab.session.options["checkpoint_every"],
+        lab.options["containment"],
+        lab.options["verify"],
+        lab.options["form"],
+        lab.ports.abstain,
+        lab.options["checkpoint_every"],
     ) == ("strict", "off", "brief", 0.5, 3)
     assert (
-        lab.session.options.get("provider"),
-        lab.session.options.get("api_base"),
-        lab.session.registry.sources.settings.expand,
-        lab.session.sandbox.network,
+        lab.options.get("provider"),
+        lab.options.get("api_base"),
+        lab.registry.sources.settings.expand,
+        lab.sandbox.network,
     ) == ("ollama", "http://localhost:1", True, True)
-    assert lab.session.limits == Limits(cycles=3, seconds=None, calls_per_turn=2)
+    assert lab.limits == Limits(cycles=3, seconds=None, calls_per_turn=2)
     assert (lab.settings["cycles"], lab.settings["seconds"], lab.settings.items["containment"].source) == (
         3,
         None,
@@ -249,7 +244,7 @@ def test_a_lab_takes_every_option_of_a_session(tmp_path: Path, monkeypatch: pyte
     )
     lab.close()
     other = Lab(env={})
-    assert (other.session.limits.cycles, other.session.options["containment"]) == (7, "on")
+    assert (other.limits.cycles, other.options["containment"]) == (7, "on")
     other.close()
     with pytest.raises(UsageError, match="containment"):
         Lab(containment="sometimes", env={})

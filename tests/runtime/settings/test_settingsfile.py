@@ -92,13 +92,13 @@ def test_a_lab_is_changed_for_its_session(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(UsageError, match="unknown cache mode"):
         Lab(home=tmp_path / "h", cache="maybe", env={})
     lab = Lab(home=tmp_path / "h", cache="off", env={})
-    assert (lab.session.cache.mode, lab.settings.items["cache"].source) == ("off", "Lab(…)")
+    assert (lab.cache.mode, lab.settings.items["cache"].source) == ("off", "Lab(…)")
     shown = repr(lab.configure("cache", "replay"))
-    assert (lab.session.cache.mode, "replay" in shown, "this session" in shown) == ("replay", True, True)
+    assert (lab.cache.mode, "replay" in shown, "this session" in shown) == ("replay", True, True)
     lab.configure("cycles", "3")
     lab.configure("approve", "auto:low")
     lab.configure("network", "on")
-    assert (lab.session.limits.cycles, lab.session.options["approve"], lab.session.sandbox.network) == (
+    assert (lab.limits.cycles, lab.options["approve"], lab.sandbox.network) == (
         3,
         "auto:low",
         True,
@@ -112,7 +112,7 @@ def test_a_lab_is_changed_for_its_session(tmp_path: Path, monkeypatch: pytest.Mo
             lab.configure(key, "x")
     with pytest.raises(UsageError, match="unknown cache mode"):
         lab.configure("cache", "x")
-    assert lab.session.cache.mode == "replay"
+    assert lab.cache.mode == "replay"
     assert not list(tmp_path.glob("*.toml"))
     lab.close()
 

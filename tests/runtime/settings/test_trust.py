@@ -253,10 +253,10 @@ def test_a_lab_obeys_what_code_says(
     monkeypatch.chdir(project)
     with closing(Lab(home=tmp_path / "home", env=env)) as lab:
         assert (
-            lab.session.options["approve"],
-            lab.session.sandbox.level,
-            lab.session.sandbox.network,
-            lab.session.limits.cost_usd,
+            lab.options["approve"],
+            lab.sandbox.level,
+            lab.sandbox.network,
+            lab.limits.cost_usd,
         ) == (
             "ask",
             None,
@@ -266,8 +266,8 @@ def test_a_lab_obeys_what_code_says(
     assert capsys.readouterr().err.count("kestrel trust") == 1
     with closing(Lab(home=tmp_path / "home", approve="auto", sandbox="S0", env=env)) as lab:
         assert (
-            lab.session.options["approve"],
-            lab.session.sandbox.name,
+            lab.options["approve"],
+            lab.sandbox.name,
             [one.key for one in lab.settings.ignored][:1],
         ) == (
             "auto",

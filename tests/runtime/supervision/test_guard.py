@@ -29,6 +29,7 @@ from kestrel_lab.core.messages import Message, ModelAnswer, ModelParams, ModelRe
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.evals.execution.prepare import TunedModel
+from kestrel_lab.lab import Lab
 from kestrel_lab.models.fallback import EscalatingModel
 from kestrel_lab.models.health_probe import endpoint_of, probe_of
 from kestrel_lab.models.litellm.model import LiteLLMModel
@@ -36,7 +37,6 @@ from kestrel_lab.models.prompted_tools import TextToolModel
 from kestrel_lab.models.retry import with_retries
 from kestrel_lab.models.router import Route, RoutedModel
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.health import HealthPolicy
 from kestrel_lab.runtime.supervision.model_guard import GuardedModel, guard_model, wait_for_model, watch_model
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
@@ -75,7 +75,7 @@ def behind(server: ServerProcess | OpenAIServer, name: str = "openai/any") -> Mo
     )
 
 
-def supervised(session: Session, *, patience_s: float) -> RuntimeSupervisor:
+def supervised(session: Lab, *, patience_s: float) -> RuntimeSupervisor:
     """The session's supervisor, in a hurry."""
     session.supervisor = RuntimeSupervisor(QUICK, patience_s=patience_s, random=lambda: 0.0)
     return session.supervisor
@@ -98,7 +98,7 @@ def path(events: list[Event]) -> list[str]:
     return [event.target for event in events if isinstance(event, HealthChanged)]
 
 
-def test_a_run_outlives_its_model_server(session: Session, workspace: Path, server: ServerProcess) -> None:
+def test_a_run_outlives_its_model_server(session: Lab, workspace: Path, server: ServerProcess) -> None:
     """The server is killed in the middle of a run and comes back after a second: the run waits, says so, and
     finishes.
     """
@@ -132,7 +132,7 @@ def test_a_run_outlives_its_model_server(session: Session, workspace: Path, serv
 
 
 def test_a_run_whose_server_stays_dead_says_so_in_time(
-    session: Session, workspace: Path, server: ServerProcess
+    session: Lab, workspace: Path, server: ServerProcess
 ) -> None:
     """The reason names the endpoint, its state and why, within the patience; a run on another server does not
     notice.
@@ -163,9 +163,7 @@ def test_a_run_whose_server_stays_dead_says_so_in_time(
     assert answers[-1].error["message"] == doomed.reason
 
 
-def test_what_never_worked_is_not_waited_for(
-    session: Session, workspace: Path, server: ServerProcess
-) -> None:
+def test_what_never_worked_is_not_waited_for(session: Lab, workspace: Path, server: ServerProcess) -> None:
     """With nobody at the address runs fail at once with the model's own words, then by the open breaker
     without a call.
     """
@@ -371,7 +369,7 @@ def test_a_cancelled_single_call_frees_its_place() -> None:
     assert asyncio.run(scene()) == "back"
 
 
-def test_a_stream_that_breaks_off_is_not_heard_twice(session: Session, workspace: Path) -> None:
+def test_a_stream_that_breaks_off_is_not_heard_twice(session: Lab, workspace: Path) -> None:
     """After an attempt has streamed, the answer of the next comes whole: listeners get no piece twice, the
     run its answer.
     """
@@ -415,9 +413,7 @@ def test_scripts_depend_on_nothing() -> None:
     assert supervisor.states() == ()
 
 
-def test_escalation_goes_past_a_dead_endpoint(
-    session: Session, workspace: Path, server: ServerProcess
-) -> None:
+def test_escalation_goes_past_a_dead_endpoint(session: Lab, workspace: Path, server: ServerProcess) -> None:
     """The first model's server is dead: each turn goes on with the second at once, and the open breaker saves
     the call.
     """

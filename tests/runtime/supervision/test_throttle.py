@@ -27,10 +27,10 @@ from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.core.usage import usage_of_run, working_time
 from kestrel_lab.evals.execution.prepare import TunedModel
+from kestrel_lab.lab import Lab
 from kestrel_lab.models.litellm.errors import model_error
 from kestrel_lab.models.litellm.model import LiteLLMModel
 from kestrel_lab.models.retry import with_retries
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.model_guard import guard_model, watch_model
 from kestrel_lab.runtime.supervision.rate_limits import Gate, Throttle, ThrottlePolicy
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
@@ -411,7 +411,7 @@ def test_a_run_waits_and_says_so(tmp_path: Path) -> None:
     """A refused call is made again; the run says what it waits for, the log how long, and none of it is
     working time.
     """
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     for pause in (
         0.6,
         6.0,
@@ -445,7 +445,7 @@ def test_a_run_waits_and_says_so(tmp_path: Path) -> None:
 
 def test_pauses_between_other_attempts_are_told_too(tmp_path: Path) -> None:
     """A server that fails and then answers: what the retry waited is in the event and is not working time."""
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
 
     class Failing(Refusing):
         async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
@@ -469,7 +469,7 @@ def test_pauses_between_other_attempts_are_told_too(tmp_path: Path) -> None:
 
 def test_all_the_time_has_a_limit_too(tmp_path: Path) -> None:
     """Waiting does not count as work, but as time: the limit of `wall_seconds` ends the run, and is named."""
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     for wall in (0.5, 5, 50):  # a busy machine may work for more than half of the first
         limits = Limits(seconds=wall / 2, wall_seconds=wall)
         run = asyncio.run(session.run("go", model=Refusing(99), workspace=tmp_path, limits=limits))
@@ -485,7 +485,7 @@ def test_messages_have_a_limit(tmp_path: Path) -> None:
     """The next model turn is refused when the conversations have that many messages; the limit is named."""
     from kestrel_lab.testing import ScriptedModel
 
-    session = Session(tmp_path / "home", env={})
+    session = Lab(tmp_path / "home", env={})
     model = ScriptedModel(lambda request: [("list_directory", {"path": "."})])
     run = asyncio.run(session.run("go", model=model, workspace=tmp_path, limits=Limits(messages=6)))
     assert (run.outcome, run.reason) == ("limit", "the limit of 6 messages is reached")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kestrel_lab.agents import ReActAgent
+from kestrel_lab.agents import LLMAgent
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import StepFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.step import AgentSettings
 from kestrel_lab.core.yaml.reader import read_yaml
 from kestrel_lab.evals.suites.json_schemas import NAMES, schema_text
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.execution.steps import check_steps
 from kestrel_lab.runtime.operations.registry import OPERATIONS
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.workflows.agent_files import SHIPPED_AGENTS, load_agent
 from kestrel_lab.runtime.workflows.loader import SHIPPED, load_plan
 from kestrel_lab.runtime.workflows.models import FOLDER, StepEntry
@@ -72,7 +74,7 @@ def test_a_plan_file_is_the_plan_it_says(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_follows_a_shipped_workflow_by_name(session: Session, workspace: Path) -> None:
+def test_a_run_follows_a_shipped_workflow_by_name(session: Lab, workspace: Path) -> None:
     """`plan="react"` works with a model that only writes text."""
     run = asyncio.run(
         session.run(
@@ -87,9 +89,8 @@ def test_a_run_follows_a_shipped_workflow_by_name(session: Session, workspace: P
 
 def test_a_file_may_say_all_that_a_step_says() -> None:
     """No field of `Step` but those that growth gives is missing in files."""
-    assert {field.alias or name for name, field in StepEntry.model_fields.items()} == (
-        set(Step.__dataclass_fields__) - {"parent", "given", "scope"}
-    ) | {"agent", "workflow"}
+    own = set(Step.__dataclass_fields__) - {"parent", "given", "scope"}
+    assert {one.name for one in fields(StepEntry)} - {"written"} == own | {"agent", "workflow"}
 
 
 @pytest.mark.parametrize(
@@ -201,6 +202,27 @@ def test_agents_give_steps_their_settings(tmp_path: Path) -> None:
     )
 
 
+def test_python_and_files_say_the_same_of_an_agent(tmp_path: Path) -> None:
+    """Every setting, in an agent file, in a step of a workflow and in Python, makes the same step."""
+    said: dict[str, Any] = {
+        "model": "small",
+        "instructions": "Rhyme.",
+        "tools": ["read_file"],
+        "turns": 2,
+        "react": True,
+        "temperature": 0.5,
+        "params": {"top_p": 0.9},
+        "schema": {"type": "object"},
+    }
+    assert set(said) == {one.name for one in fields(AgentSettings)}
+    agent = LLMAgent(name="poet", **said)
+    path = written(tmp_path, json.dumps({"kind": "agent", "name": "poet", **said}), "poet.yaml")
+    assert load_agent(path) == agent
+    step = {"id": "poet", "goal": "bees", **said}
+    flow = written(tmp_path, json.dumps({"kind": "plan", "steps": [step]}))
+    assert load_plan(flow, "bees").steps == (agent.step("poet", "bees"),) == (Step(**step),)
+
+
 def test_agent_files_are_shared(tmp_path: Path) -> None:
     """A file beside the workflow, in a folder of it, or shipped; a mistake in it is told with both places."""
     (tmp_path / "agents").mkdir()
@@ -212,7 +234,7 @@ def test_agent_files_are_shared(tmp_path: Path) -> None:
     first, second = load_plan(flow, "bees").steps
     assert (first.instructions, first.react) == ("Look twice.", True)
     assert second.schema is not None and second.schema["required"] == ["verdict", "issues"]
-    assert load_agent(tmp_path / "agents" / "careful.yaml") == ReActAgent("careful", "Look twice.")
+    assert load_agent(tmp_path / "agents" / "careful.yaml") == LLMAgent("careful", "Look twice.", react=True)
     written(tmp_path / "agents", "kind: agent\ninstrutions: x\n", "careful.yaml")
     with pytest.raises(
         UsageError,
@@ -379,9 +401,7 @@ def test_bombs_are_refused(bomb: str, tmp_path: Path) -> None:
         load_plan(path, "bees")
 
 
-def test_what_a_person_gives_is_not_looked_at_again(
-    session: Session, workspace: Path, tmp_path: Path
-) -> None:
+def test_what_a_person_gives_is_not_looked_at_again(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """References in the goal and in inputs stay text, also in loops, where steps are written down and read
     again for each round.
     """
@@ -412,7 +432,7 @@ def test_what_a_person_gives_is_not_looked_at_again(
 
 
 def test_what_a_loop_will_need_is_looked_at_before_it_runs(
-    session: Session, workspace: Path, tmp_path: Path
+    session: Lab, workspace: Path, tmp_path: Path
 ) -> None:
     """A tool that does not exist, inside a loop, is refused before anything is written."""
     flow = written(tmp_path, LOOP.replace("consumes: [draft]", "tools: [raed_file]"))
@@ -463,7 +483,7 @@ def test_workflow_files_fit_the_schema(path: Path) -> None:
     [*SHIPPED_AGENTS.glob("*.yaml"), *(EXAMPLES / "agents").glob("*.yaml")],
     ids=lambda path: path.stem,
 )
-def test_agent_files_fit_the_schema_and_load(path: Path, session: Session) -> None:
+def test_agent_files_fit_the_schema_and_load(path: Path, session: Lab) -> None:
     """Every agent that comes with the project has the name of its file, a description, and tools that
     exist.
     """
@@ -529,7 +549,7 @@ def workflows(draw: st.DrawFn, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["sequential", "parallel", "loop", "graph", "cyclic"])
-def test_a_random_workflow_becomes_a_plan(kind: str, session: Session, tmp_path: Path) -> None:
+def test_a_random_workflow_becomes_a_plan(kind: str, session: Lab, tmp_path: Path) -> None:
     """Whatever fits the schema and names only what is there is a plan that can be stored, and that a run
     accepts; its text is JSON as well as YAML.
     """
@@ -561,7 +581,7 @@ steps:
 """
 
 
-def test_a_sequence_is_held_to_its_criteria(session: Session, workspace: Path, tmp_path: Path) -> None:
+def test_a_sequence_is_held_to_its_criteria(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """One step at a time, each leaves an artifact for the next, and the answer that was repaired is the one
     that meets the file's criteria.
     """
@@ -586,7 +606,7 @@ def test_a_sequence_is_held_to_its_criteria(session: Session, workspace: Path, t
     assert order == ["facts", "text", "verified", "verified/repair#1", "verified#2"]
 
 
-def test_a_step_that_grows_others_may_be_in_a_loop(session: Session, workspace: Path, tmp_path: Path) -> None:
+def test_a_step_that_grows_others_may_be_in_a_loop(session: Lab, workspace: Path, tmp_path: Path) -> None:
     """What an operation inside a round grows belongs to that round: the question whether to go on waits for
     it and is given what it made.
     """

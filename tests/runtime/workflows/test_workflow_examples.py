@@ -8,10 +8,10 @@ import pytest
 from kestrel_lab.core.events.union import BudgetWarned
 from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.execution.steps import check_steps
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.workflows.loader import load_plan, read_workflow, shipped_workflows
 from kestrel_lab.testing import ScriptedApprover, load_script
 
@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parents[3] / "scenarios" / "workflows"
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def carried_out(session: Session, workspace: Path, name: str, goal: str, **options: object) -> Run:
+def carried_out(session: Lab, workspace: Path, name: str, goal: str, **options: object) -> Run:
     """A run of an example with its script."""
     model = load_script(FOLDER / "scripts" / f"{name}.yaml")
     run = asyncio.run(
@@ -38,7 +38,7 @@ def done(run: Run) -> list[str]:
     ]
 
 
-def test_a_review_loop_ends_when_the_critic_accepts(session: Session, workspace: Path) -> None:
+def test_a_review_loop_ends_when_the_critic_accepts(session: Lab, workspace: Path) -> None:
     """Two rounds: the second draft is written from the review of the first, and is the answer."""
     run = carried_out(session, workspace, "review_loop", "how bees tell each other where flowers are")
     assert run.answer == "A bee dances to show the others where flowers are."
@@ -48,7 +48,7 @@ def test_a_review_loop_ends_when_the_critic_accepts(session: Session, workspace:
     assert not any(isinstance(event, BudgetWarned) for event in run.events())
 
 
-def test_research_in_parallel_is_joined(session: Session, workspace: Path) -> None:
+def test_research_in_parallel_is_joined(session: Lab, workspace: Path) -> None:
     """Three agents search at once with real tools; the fourth answers from what all of them found."""
     (workspace / "shapes.py").write_text("def area(a, b):\n    return a * b\n")
     (workspace / "test_shapes.py").write_text("assert area(2, 3) == 6\n")
@@ -71,7 +71,7 @@ def test_research_in_parallel_is_joined(session: Session, workspace: Path) -> No
     ],
 )
 def test_triage_takes_one_way(
-    message: str, ran: list[str], answer: str, session: Session, workspace: Path
+    message: str, ran: list[str], answer: str, session: Lab, workspace: Path
 ) -> None:
     """Only the specialist for the kind of message works on it, and none if there is none; the reply is always
     written.
@@ -80,7 +80,7 @@ def test_triage_takes_one_way(
     assert (done(run), run.answer) == (ran, answer)
 
 
-def test_a_pipeline_waits_for_a_person(session: Session, workspace: Path) -> None:
+def test_a_pipeline_waits_for_a_person(session: Lab, workspace: Path) -> None:
     """The file is read, summed up, and written after one approval of exactly that call."""
     (workspace / "orders.csv").write_text("id,amount\n1,10\n2,20\n")
     person = ScriptedApprover([True])
@@ -99,7 +99,7 @@ def test_a_pipeline_waits_for_a_person(session: Session, workspace: Path) -> Non
     assert run.answer == "A heading and the sum of the orders were written."
 
 
-def test_a_critique_leads_back(session: Session, workspace: Path) -> None:
+def test_a_critique_leads_back(session: Lab, workspace: Path) -> None:
     """A cyclic graph goes back to the draft, then to the research, and ends when no edge leads on."""
     (workspace / "bees.txt").write_text("Bees dance.\nBees make honey.\n")
     run = carried_out(session, workspace, "draft_and_critique", "what bees do")
@@ -110,7 +110,7 @@ def test_a_critique_leads_back(session: Session, workspace: Path) -> None:
     ]
 
 
-def test_a_report_leads_to_a_better_draft(session: Session, workspace: Path) -> None:
+def test_a_report_leads_to_a_better_draft(session: Lab, workspace: Path) -> None:
     """What the report names is put right by the agent, from the fixes; the answer is the draft that passed,
     never a report.
     """
@@ -138,7 +138,7 @@ def test_a_report_leads_to_a_better_draft(session: Session, workspace: Path) -> 
     [*(FOLDER / f"{name}.yaml" for name in EXAMPLES), *shipped_workflows().values()],
     ids=lambda path: path.stem,
 )
-def test_every_workflow_is_in_order(path: Path, session: Session) -> None:
+def test_every_workflow_is_in_order(path: Path, session: Lab) -> None:
     """It has the name of its file and a description, and every tool, operation and agent that it names
     exists.
     """

@@ -24,7 +24,7 @@ from kestrel_lab.eventlog import removal
 from kestrel_lab.eventlog.removal import plan_removal, remove_from_log, removed_runs
 from kestrel_lab.eventlog.run_status import mark_idle, mark_working
 from kestrel_lab.runtime.security.file_taint import FileTaint
-from kestrel_lab.runtime.workspace.removal import collect_garbage, runs_older_than
+from kestrel_lab.runtime.workspace.removal import collect_garbage, remove_runs, runs_older_than
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.files.trash import TRASH
 from kestrel_lab.tools.files.workspace import Workspace
@@ -67,7 +67,7 @@ def holding(folder: Path, word: str = SECRET) -> list[str]:
 
 def beginning(lab: Lab, run_id: str) -> object:
     """What a run was given of those before it."""
-    started = lab.session.store.records(run_id)[0].event
+    started = lab.store.records(run_id)[0].event
     assert isinstance(started, RunStarted)
     return started.earlier
 
@@ -92,7 +92,7 @@ def test_the_text_of_a_removed_run_is_nowhere(tmp_path: Path) -> None:
     assert holding(tmp_path / "home") and list((tmp_path / "work" / TRASH / first.id).iterdir())
     for name in ("a.txt", "c.txt"):
         (tmp_path / "work" / name).unlink()  # the person's own files are theirs
-    removed = lab.session.remove(first)
+    removed = remove_runs(lab, first)
     assert removed.freed > 0 and "1 run removed" in repr(removed)
     assert holding(tmp_path) == []
     assert (
@@ -100,7 +100,7 @@ def test_the_text_of_a_removed_run_is_nowhere(tmp_path: Path) -> None:
         and len(texts) > len(list((tmp_path / "home" / "results").glob("*.txt"))) > 0
     )
     assert (
-        lab.session.store.damage(other.id) is None
+        lab.store.damage(other.id) is None
         and lab.get(other.id).answer == "done"
         and "words" in other.results["answer.1.1"]
     )
@@ -118,7 +118,7 @@ def test_mutant_that_leaves_the_files_as_they_are_is_noticed(
     lab = lab_of(tmp_path, f"{SECRET} is the answer")
     first = run(lab, tmp_path, "go")
     monkeypatch.setattr(removal, "rewrite_database", lambda _path: None)
-    lab.session.remove(first.id)
+    remove_runs(lab, first.id)
     assert holding(tmp_path)
     lab.close()
 
@@ -130,16 +130,16 @@ def test_a_fork_keeps_what_it_shares(tmp_path: Path) -> None:
     lab = lab_of(tmp_path, [("page", {"name": "shared"})], f"{SECRET} is the answer")
     parent = run(lab, tmp_path, "go")
     fork = asyncio.run(lab.fork(parent.id, model=ScriptedModel(lambda _request: "another answer")))
-    before = lab.session.store.records(fork.id)
-    assert "for " + fork.id in repr(lab.session.remove(parent))
-    assert lab.session.store.records(fork.id) == before and lab.session.store.damage(fork.id) is None
+    before = lab.store.records(fork.id)
+    assert "for " + fork.id in repr(remove_runs(lab, parent))
+    assert lab.store.records(fork.id) == before and lab.store.damage(fork.id) is None
     assert holding(tmp_path) == [] and lab.get(fork.id).answer == "another answer"
-    assert list(lab.runs().index) == [fork.id] and removed_runs(lab.session.store)[parent.id] > 0
+    assert list(lab.runs().index) == [fork.id] and removed_runs(lab.store)[parent.id] > 0
     with pytest.raises(UsageError, match="was removed"):
         lab.get(parent.id)
-    lab.session.remove(fork)
-    assert lab.session.store.query("SELECT count(*) FROM events") == [(0,)] and set(
-        removed_runs(lab.session.store).values()
+    remove_runs(lab, fork)
+    assert lab.store.query("SELECT count(*) FROM events") == [(0,)] and set(
+        removed_runs(lab.store).values()
     ) == {0}
     lab.close()
 
@@ -153,18 +153,18 @@ def test_a_conversation_goes_on_when_its_beginning_is_removed(tmp_path: Path) ->
     second = run(lab, tmp_path, "second", follow=first)
     third = run(lab, tmp_path, "third", follow=second)
     said = beginning(lab, third.id)
-    lab.session.remove(second)
+    remove_runs(lab, second)
     lab.close()
     lab = lab_of(tmp_path, "four")
-    assert lab.session.store.damage(third.id) is None
+    assert lab.store.damage(third.id) is None
     assert beginning(lab, third.id) == said
     fourth = run(lab, tmp_path, "fourth", follow=third.id)
-    assert fourth.status == "COMPLETE" and lab.session.store.damage(fourth.id) is None
-    lab.session.remove(first, children=True)
+    assert fourth.status == "COMPLETE" and lab.store.damage(fourth.id) is None
+    remove_runs(lab, first, children=True)
     assert (
         lab.runs().empty
         and holding(tmp_path) == []
-        and lab.session.store.query("SELECT count(*) FROM events") == [(0,)]
+        and lab.store.query("SELECT count(*) FROM events") == [(0,)]
     )
     lab.close()
 
@@ -173,17 +173,17 @@ def test_a_run_at_work_is_refused(tmp_path: Path) -> None:
     """Nothing is removed, the others that were named included."""
     lab = lab_of(tmp_path, "one")
     first = run(lab, tmp_path, "go")
-    lab.session.store.create_run("busy", RunStarted(goal="g", workspace=str(tmp_path), model="m"))
-    lab.session.store.flush()
-    mark_working(lab.session.store.session, "busy")
+    lab.store.create_run("busy", RunStarted(goal="g", workspace=str(tmp_path), model="m"))
+    lab.store.flush()
+    mark_working(lab.store.session, "busy")
     with pytest.raises(UsageError, match="busy is at work: stop it first"):
-        lab.session.remove(first, "busy")
+        remove_runs(lab, first, "busy")
     with pytest.raises(UsageError, match="no run"):
-        lab.session.remove(first, "r0")
-    assert len(lab.session.store.runs()) == 2
-    mark_idle(lab.session.store.session, "busy")
-    lab.session.remove(first, "busy")
-    assert lab.session.store.runs() == []
+        remove_runs(lab, first, "r0")
+    assert len(lab.store.runs()) == 2
+    mark_idle(lab.store.session, "busy")
+    remove_runs(lab, first, "busy")
+    assert lab.store.runs() == []
     lab.close()
 
 
@@ -191,9 +191,9 @@ def test_a_plan_that_is_out_of_date_is_not_carried_out(tmp_path: Path) -> None:
     """A follow-up that began since shares what would go: the plan is made anew."""
     lab = lab_of(tmp_path, "one", "two")
     first = run(lab, tmp_path, "go")
-    plan = plan_removal(lab.session.store, [first.id])
+    plan = plan_removal(lab.store, [first.id])
     run(lab, tmp_path, "second", follow=first)
-    assert not remove_from_log(lab.session.store, plan) and lab.session.store.damage(first.id) is None
+    assert not remove_from_log(lab.store, plan) and lab.store.damage(first.id) is None
     lab.close()
 
 
@@ -220,19 +220,17 @@ def test_results_of_a_suite_go_with_their_run_and_do_not_come_back(tmp_path: Pat
     """
     lab = lab_of(tmp_path, "one")
     first = run(lab, tmp_path, "go")
-    store_trial(lab.session.store, trial(first.id)).result()
-    store_scores(lab.session.store, trial(first.id), "t", "h").result()
-    events = [(record.at, record.event) for record in lab.session.store.records(first.id)]
+    store_trial(lab.store, trial(first.id)).result()
+    store_scores(lab.store, trial(first.id), "t", "h").result()
+    events = [(record.at, record.event) for record in lab.store.records(first.id)]
     assert (
-        "1 trial of suites" in repr(lab.session.remove(first))
-        and [*stored_trials(lab.session.store)] == []
+        "1 trial of suites" in repr(remove_runs(lab, first))
+        and [*stored_trials(lab.store)] == []
         and holding(tmp_path) == []
     )
-    assert not store_run(lab.session.store, first.id, events)
-    merge_trial(lab.session.store, trial(first.id)).result()
-    assert [*stored_trials(lab.session.store)] == [] and lab.session.store.query(
-        "SELECT count(*) FROM runs"
-    ) == [(0,)]
+    assert not store_run(lab.store, first.id, events)
+    merge_trial(lab.store, trial(first.id)).result()
+    assert [*stored_trials(lab.store)] == [] and lab.store.query("SELECT count(*) FROM runs") == [(0,)]
     lab.close()
 
 
@@ -241,15 +239,15 @@ def test_files_that_a_removed_run_wrote_stay_tainted(tmp_path: Path) -> None:
     lab = lab_of(tmp_path)
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "sum.md").write_text("words that others wrote, at some length")
-    entry = FileTaint(lambda: lab.session.store).described(Workspace(tmp_path / "work"), "sum.md", name=False)
+    entry = FileTaint(lambda: lab.store).described(Workspace(tmp_path / "work"), "sum.md", name=False)
     event = FilesTainted(call="c", step="s", began=1.0, source=SECRET, ended=True, files=[entry])
-    lab.session.store.create_run("w", RunStarted(goal="g", workspace=str(tmp_path / "work"), model="m"))
-    lab.session.store.append("w", event)
-    lab.session.store.flush()
-    lab.session.store.release("w").result()
-    lab.session.remove("w")
+    lab.store.create_run("w", RunStarted(goal="g", workspace=str(tmp_path / "work"), model="m"))
+    lab.store.append("w", event)
+    lab.store.flush()
+    lab.store.release("w").result()
+    remove_runs(lab, "w")
     assert holding(tmp_path / "home") == []
-    again = FileTaint(lambda: lab.session.store)
+    again = FileTaint(lambda: lab.store)
     again.refresh()
     assert "removed" in again.source(str(tmp_path / "work"), "sum.md")
     lab.close()
@@ -259,16 +257,14 @@ def test_runs_of_an_age(tmp_path: Path) -> None:
     """Those of suites only where they are asked for."""
     lab = lab_of(tmp_path)
     for name, at, scenario in (("old", 1.0, ""), ("trial", 1.0, "s"), ("new", 4e9, "")):
-        lab.session.store.create_run(
-            name, RunStarted(goal="g", workspace="/w", model="m", scenario=scenario), at=at
-        )
-        lab.session.store.flush()
-        lab.session.store.release(name).result()
-    assert runs_older_than(lab.session, "30d") == ["old"]
-    assert sorted(runs_older_than(lab.session, "1.5 h", trials=True)) == ["old", "trial"]
+        lab.store.create_run(name, RunStarted(goal="g", workspace="/w", model="m", scenario=scenario), at=at)
+        lab.store.flush()
+        lab.store.release(name).result()
+    assert runs_older_than(lab, "30d") == ["old"]
+    assert sorted(runs_older_than(lab, "1.5 h", trials=True)) == ["old", "trial"]
     for age in ("", "30", "d", "-1d", "30y"):
         with pytest.raises(UsageError, match="say a number and m, h, d or w"):
-            runs_older_than(lab.session, age)
+            runs_older_than(lab, age)
     lab.close()
 
 
@@ -282,7 +278,7 @@ def test_garbage_is_what_nobody_names(tmp_path: Path) -> None:
     (old := results / f"{'b' * 32}.txt").write_text("of a run that was killed")
     for path in (old, *(results / name for name in named)):
         os.utime(path, (1, 1))
-    assert collect_garbage(lab.session).texts == 1
+    assert collect_garbage(lab).texts == 1
     assert {path.name for path in results.glob("*.txt")} == named | {new.name}
     lab.close()
 
@@ -314,7 +310,7 @@ def test_other_connections_still_delete_nothing(tmp_path: Path) -> None:
     """The rules hold beside a removal: a foreign connection deletes no event of a run that is not removed."""
     lab = lab_of(tmp_path, "one", "two")
     first, second = run(lab, tmp_path, "go"), run(lab, tmp_path, "on")
-    lab.session.remove(first)
+    remove_runs(lab, first)
     lab.close()
     with sqlite3.connect(tmp_path / "home" / "kestrel.db") as raw:
         for sql in (
@@ -342,7 +338,7 @@ def test_files_kept_for_forks_go_with_the_runs_that_had_them(tmp_path: Path) -> 
     first, second = run(lab, tmp_path, "go"), run(lab, tmp_path, "and on", approve="auto:critical")
     assert any(name.startswith("home/snapshots/") for name in holding(tmp_path))
     (work / "new.txt").unlink(missing_ok=True)
-    lab.session.remove(first, second)
+    remove_runs(lab, first, second)
     assert holding(tmp_path) == []
     third = run(lab, tmp_path, "again", model=ScriptedModel([[write], "done"]))
     fork = asyncio.run(lab.fork(third.id, at=1, model=ScriptedModel(lambda _request: "done")))
@@ -362,8 +358,8 @@ def test_a_private_copy_goes_with_the_last_run_that_works_in_it(tmp_path: Path) 
     copy = Path(str(fork.files.folder))
     after = asyncio.run(lab.run("go on", follow=fork, model=ScriptedModel(lambda _request: "done")))
     assert Path(str(after.files.folder)) == copy
-    lab.session.remove(fork)
+    remove_runs(lab, fork)
     assert copy.is_dir()
-    lab.session.remove(after)
+    remove_runs(lab, after)
     assert not copy.exists()
     lab.close()

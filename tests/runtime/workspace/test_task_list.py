@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kestrel_lab.core.events.union import TaskChanged
 from kestrel_lab.eventlog.checkpoints import encode_state, pack_snapshot, restore_state
 from kestrel_lab.eventlog.run_state import RunState, fold
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.interaction import task_tools
@@ -32,7 +32,7 @@ def use(state: RunState, name: str, call: str = "", **args: Any) -> str:
     return said
 
 
-def test_an_agent_plans_and_ticks_off(session: Session, workspace: Path) -> None:
+def test_an_agent_plans_and_ticks_off(session: Lab, workspace: Path) -> None:
     """Each change is an event and one row that is kept up to date; a fold and a snapshot have the same
     list.
     """

@@ -18,11 +18,11 @@ from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import ApprovalRequired, ConflictError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnswered
 from kestrel_lab.core.plan import Plan, Step
-from kestrel_lab.core.plan_shapes import Part, loop_plan
+from kestrel_lab.core.plan_shapes import Part, Repeats, loop_plan
 from kestrel_lab.core.run_types import Limits
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.lock import lock_directory
@@ -52,13 +52,13 @@ async def careless(path: str, old: str, new: str, ctx: ToolContext) -> str:
     return "edited"
 
 
-def carry_out(session: Session, workspace: Path, *steps: Step, **options: Any) -> Run:
+def carry_out(session: Lab, workspace: Path, *steps: Step, **options: Any) -> Run:
     """The run of a plan, to its end."""
     given = {"model": ScriptedModel([]), "approve": "auto:medium", "workspace": workspace, **options}
     return asyncio.run(session.run("go", plan=Plan(steps=steps), **given))
 
 
-def agent(session: Session, workspace: Path, *turns: Turn, **options: Any) -> Run:
+def agent(session: Lab, workspace: Path, *turns: Turn, **options: Any) -> Run:
     """The run of one scripted agent, to its end."""
     given = {"model": ScriptedModel([*turns, "done"]), "approve": "auto", "workspace": workspace, **options}
     return asyncio.run(session.run("go", **given))
@@ -70,9 +70,7 @@ def answers(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "lost"), [("edit_file", False), ("multi_edit", False), ("careless", True)])
-def test_steps_that_edit_one_file_lose_no_edit(
-    session: Session, workspace: Path, name: str, lost: bool
-) -> None:
+def test_steps_that_edit_one_file_lose_no_edit(session: Lab, workspace: Path, name: str, lost: bool) -> None:
     """Six parallel steps, each with its own spelling of the path, leave six edits; a tool that reads and
     writes for itself does not.
     """
@@ -89,7 +87,7 @@ def test_steps_that_edit_one_file_lose_no_edit(
 
 
 @pytest.mark.parametrize("at_once", [1, 8])
-def test_of_steps_that_write_one_file_whole_one_does(session: Session, workspace: Path, at_once: int) -> None:
+def test_of_steps_that_write_one_file_whole_one_does(session: Lab, workspace: Path, at_once: int) -> None:
     """Steps without an order among them do not replace what another wrote, also where they run one after the
     other.
     """
@@ -104,7 +102,7 @@ def test_of_steps_that_write_one_file_whole_one_does(session: Session, workspace
     ] == answers(done)[1:]
 
 
-def test_who_comes_later_may_replace_what_came_before(session: Session, workspace: Path) -> None:
+def test_who_comes_later_may_replace_what_came_before(session: Lab, workspace: Path) -> None:
     """A step may replace what steps wrote that it waits for, and exclusive steps what those before them
     did.
     """
@@ -146,7 +144,7 @@ FILES = ["read_file", "batch_read", "write_file", "edit_file", "delete_file", "r
     ids=["read", "batch", "write", "nothing"],
 )
 def test_what_was_not_seen_is_not_replaced(
-    session: Session, workspace: Path, first: list[Any], change: Any
+    session: Lab, workspace: Path, first: list[Any], change: Any
 ) -> None:
     """A file that changed since the agent read or wrote it, or began, is replaced only after it was read
     again.
@@ -160,7 +158,7 @@ def test_what_was_not_seen_is_not_replaced(
     assert made.startswith(("replaced f", "deleted f"))
 
 
-def test_the_first_write_of_a_file_needs_no_reading(session: Session, workspace: Path) -> None:
+def test_the_first_write_of_a_file_needs_no_reading(session: Lab, workspace: Path) -> None:
     """A file that was there before is replaced unread, and the change is told; what the agent wrote itself it
     may write again.
     """
@@ -171,7 +169,7 @@ def test_the_first_write_of_a_file_needs_no_reading(session: Session, workspace:
     assert [text.partition(" (")[0] for text in answers(done)] == ["replaced f", "replaced f"]
 
 
-def test_reading_in_the_same_turn_is_not_seeing(session: Session, workspace: Path) -> None:
+def test_reading_in_the_same_turn_is_not_seeing(session: Lab, workspace: Path) -> None:
     """Who asks for reading and writing in one turn has not read when it writes."""
     (workspace / "f").write_text("one\n")
     done = agent(
@@ -185,7 +183,7 @@ def test_reading_in_the_same_turn_is_not_seeing(session: Session, workspace: Pat
     assert (workspace / "f").read_text() == "theirs\n"
 
 
-def test_an_edit_is_made_in_what_is_there_and_shows_no_more(session: Session, workspace: Path) -> None:
+def test_an_edit_is_made_in_what_is_there_and_shows_no_more(session: Lab, workspace: Path) -> None:
     """An edit keeps what others did, and whoever edited blindly has not seen it."""
     (workspace / "f").write_text("one\ntwo\n")
     edit = ("edit_file", {"path": "f", "old": "one", "new": "ONE"})
@@ -195,7 +193,7 @@ def test_an_edit_is_made_in_what_is_there_and_shows_no_more(session: Session, wo
     assert "something else changed it" in answers(done)[-1]
 
 
-def test_a_cached_answer_is_reading_too(session: Session, workspace: Path) -> None:
+def test_a_cached_answer_is_reading_too(session: Lab, workspace: Path) -> None:
     """Who is given a stored answer of a read knows the file as well as who read it."""
     session.cache.mode = "use"
     (workspace / "f").write_text("one\n")
@@ -235,7 +233,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_what_was_approved_is_what_is_done(session: Session, workspace: Path, name: str) -> None:
+def test_what_was_approved_is_what_is_done(session: Lab, workspace: Path, name: str) -> None:
     """A call that would do something else than what was shown is asked about again, with what it would do
     now.
     """
@@ -252,7 +250,7 @@ def test_what_was_approved_is_what_is_done(session: Session, workspace: Path, na
     assert "denied by script: no, not any more" in answers(done)[-1]
 
 
-def test_a_second_yes_does_what_it_showed(session: Session, workspace: Path) -> None:
+def test_a_second_yes_does_what_it_showed(session: Lab, workspace: Path) -> None:
     """Six edits of neighbouring lines, each approved and asked about again where the line beside it changed,
     are all made.
     """
@@ -266,7 +264,7 @@ def test_a_second_yes_does_what_it_showed(session: Session, workspace: Path) -> 
     assert len(approver.asked) > 6
 
 
-def test_a_change_that_only_moved_is_not_asked_about_again(session: Session, workspace: Path) -> None:
+def test_a_change_that_only_moved_is_not_asked_about_again(session: Lab, workspace: Path) -> None:
     """Lines that came in far above move the change; it is still the one that was shown."""
     file = workspace / "f"
     file.write_text("0\n" * 20 + LINES)
@@ -283,7 +281,7 @@ def test_a_change_that_only_moved_is_not_asked_about_again(session: Session, wor
 
 
 def test_nothing_else_is_done_even_if_nobody_asks_again(
-    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    session: Lab, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant that never asks again changes nothing either: under the lock the tool looks itself whether it
     does what was shown.
@@ -303,7 +301,7 @@ def test_nothing_else_is_done_even_if_nobody_asks_again(
         assert "was not changed" in answers(done)[-1] or "not what was approved" in answers(done)[-1]
 
 
-def test_a_yes_from_elsewhere_holds_for_what_was_shown(session: Session, workspace: Path) -> None:
+def test_a_yes_from_elsewhere_holds_for_what_was_shown(session: Lab, workspace: Path) -> None:
     """A run that waits for a person and is resumed asks again if the file is another one by then, and keeps
     what it had read.
     """
@@ -330,7 +328,7 @@ def test_a_yes_from_elsewhere_holds_for_what_was_shown(session: Session, workspa
     assert file.read_text() == "theirs\n"
 
 
-def test_calls_that_may_change_the_same_are_alone_across_steps(session: Session, workspace: Path) -> None:
+def test_calls_that_may_change_the_same_are_alone_across_steps(session: Lab, workspace: Path) -> None:
     """Of calls of all steps that may change the workspace one runs at a time; calls that reach nothing there
     run beside them.
     """
@@ -457,7 +455,7 @@ def test_a_killed_holder_of_the_lock_holds_up_nobody(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_rounds_of_a_loop_may_write_what_the_last_one_wrote(session: Session, workspace: Path) -> None:
+def test_rounds_of_a_loop_may_write_what_the_last_one_wrote(session: Lab, workspace: Path) -> None:
     """Every round of a loop comes after the round before it, so its steps may replace what that one wrote."""
     count = iter("1234")
 
@@ -478,7 +476,7 @@ def test_rounds_of_a_loop_may_write_what_the_last_one_wrote(session: Session, wo
             )
         ),
     ]
-    shape = loop_plan(body, until='x == "3"', limit=5, result="x")
+    shape = loop_plan(body, until='x == "3"', repeats=Repeats(limit=5, result="x"))
     done = asyncio.run(
         session.run(
             "go",

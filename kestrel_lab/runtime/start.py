@@ -1,4 +1,4 @@
-"""Start, resume and fork: begin a run with what its session has at that moment, and start its task."""
+"""Start, resume and fork: begin a run with what its lab has at that moment, and start its task."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from kestrel_lab.adapters.adapter import is_adapter
 from kestrel_lab.answers.contracts import NONE, parse_level
-from kestrel_lab.answers.output_types import OutputType
+from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import (
     BudgetWarned,
@@ -25,15 +25,14 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import all_steps
-from kestrel_lab.core.protocols import Model
-from kestrel_lab.core.run_types import Limits, RunStatus, new_run_id
+from kestrel_lab.core.protocols import Approver, Model
+from kestrel_lab.core.run_types import FilledGoal, Limits, RunStatus, new_run_id
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.host.version import __version__
-from kestrel_lab.permissions.policy import Policy
-from kestrel_lab.permissions.rulebook import read_rulebook
+from kestrel_lab.permissions.rulebook import Rulebook, read_rulebook
 from kestrel_lab.runtime.agent.macro_calls import offer_macros, recorded_tools_of
 from kestrel_lab.runtime.agent.system_prompt import citation_instructions, system_prompt
 from kestrel_lab.runtime.approvals.decide import RunApprovals
@@ -42,7 +41,7 @@ from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import GivenTexts, guidance_texts
 from kestrel_lab.runtime.context.images import store_images
 from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools
-from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.context.run_context import Given, RunContext
 from kestrel_lab.runtime.context.tool_selection import MCP_INSTALL, Growth
 from kestrel_lab.runtime.context.toolboxes import Tools, tools_for_event
 from kestrel_lab.runtime.conversation import inherited_history
@@ -58,12 +57,16 @@ from kestrel_lab.runtime.operations.verify_plan import (
 )
 from kestrel_lab.runtime.options import (
     FollowableRun,
+    LabOptions,
+    ResumeOptions,
+    RunOptions,
     StartOptions,
     check_resumable,
     guidance_names,
     skill_sources,
+    started_with,
 )
-from kestrel_lab.runtime.registry import missing_servers, watch_servers
+from kestrel_lab.runtime.registry import missing_servers, skip_failed_servers, watch_servers
 from kestrel_lab.runtime.resume import check_whole, resume_point
 from kestrel_lab.runtime.run import Run, interrupt_run, is_working
 from kestrel_lab.runtime.security import containment as contain
@@ -80,7 +83,8 @@ from kestrel_lab.tools.timeparse.session_time import session_time
 from kestrel_lab.tools.tool import Toolbox
 
 if TYPE_CHECKING:
-    from kestrel_lab.runtime.session import Session
+    from kestrel_lab.answers.output_types import OutputForm
+    from kestrel_lab.runtime.services import Services
 
 
 def _id_of(run: str | FollowableRun) -> str:
@@ -91,118 +95,80 @@ def _folder_of(workspace: str, copy: Mapping[str, Json]) -> str:
     return str(copy.get("folder") or workspace)
 
 
-def start(session: Session, goal: str, options: StartOptions) -> Run:
-    """Begin a run; see `Session.start`."""
+def start(
+    lab: Services,
+    goal: str,
+    *,
+    output: type[T] | OutputForm | None = None,
+    **given: Unpack[RunOptions],
+) -> Run[T]:
+    """Begin a run on the running event loop and return at once; see `Lab.start`."""
+    return _begin(lab, goal, started_with(given, output))
+
+
+def _begin(lab: Services, goal: str, options: StartOptions) -> Run:
     if not isinstance(goal, str):
         raise UsageError(f"the goal is of type {type(goal).__name__}: say in words what the run should do")
     if not goal.strip():
         raise UsageError("the goal is empty: say what the run should do")
-    registry, usual = session.registry, session.options
+    registry, usual = lab.registry, lab.options
     earlier: dict[str, Json] = {}
     began: RunStarted | None = None
     if (follow := options.get("follow")) is not None:
-        options, earlier, began = _following(session, follow, options)
-    limits, resolve, ports = (
-        options.get("limits") or session.limits,
-        options.get("resolve") or registry.resolve_model,
-        options.get("ports") or session.ports,
-    )
-    model = registry.resolve_model(options.get("model"))
-    place = (
-        options["workspace"]
-        if isinstance(options["workspace"], Workspace)
-        else Workspace(Path(options["workspace"]))
-    )
-    policy = policy_for(
-        options.get("approve") or usual["approve"],
-        session.rules,
-        own := read_rulebook(options.get("rules")),
-        place,
-    )
-    level = parse_level(options.get("verify") or usual["verify"])
-    wanted, inputs = options.get("plan"), options.get("inputs")
-    form_of_value = options.get("output")
-    output = OutputType.of(getattr(wanted, "output", None) if form_of_value is None else form_of_value)
-    plan = plan_for(wanted, goal, inputs) if wanted is not None or inputs else None
-    form = form_for(options.get("form"), usual["form"] if output is None else NONE, plan)
-    plan = with_verification(
-        plan if output is None else with_output_type(plan, goal, output, form), goal, level, form
-    )
+        options, earlier, began = _following(lab, follow, options)
+    rules = read_rulebook(options.get("rules"))
+    plan, output, citations = _plan_of(options, goal, usual)
     steps = () if plan is None else all_steps(plan.steps)
+    given = _given_anew(lab, options, rules, output, look=citations[0] != "off")
+    place, model = given.workspace, given.model
     if is_adapter(model):
         model.check(place.root)
         if options.get("tools") is None and plan is None:
             # It brings its own, and no server has to be started for it.
             options = {**options, "tools": ()}
-    known, late = registry.known_at_once(options.get("tools"), steps)
-    if (
-        options.get("tools") is None and not options["scenario"] and live_shell() is not None
-    ):  # in a notebook; a suite is the same anywhere
-        known += (
-            tool
-            for tool in registry.toolbox
-            if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known
-        )
-    agents = plan is None or any(
-        step.goal and not step.operation for step in steps
-    )  # operations ask models what needs no guidance
-    given = (
-        _given(session, place, trial=bool(options["scenario"]))
-        if agents and not is_adapter(model)
-        else GivenTexts()
-    )
+    known, late = _known_tools(lab, options, steps)
+    # Operations ask models what needs no guidance.
+    agents = plan is None or any(step.goal and not step.operation for step in steps)
+    texts = GivenTexts()
+    if agents and not is_adapter(model):
+        texts = _given_texts(lab, place, trial=bool(options["scenario"]))
     copy = {} if began is None or str(place.root) != began.private_copy.get("folder") else began.private_copy
     project = began.workspace if began is not None and copy else str(place.root)
     toolbox, growth = _set_up(
-        session,
+        lab,
         known,
         place,
         project,
-        given.skills,
+        texts.skills,
         expand=options.get("expand"),
         steps=steps_without(late, steps),
-        resolve=resolve,
+        resolve=given.resolve,
     )
     if LOAD_SKILL not in toolbox:
-        given = replace(given, skills={})
-    met = session_time(ports.now())
+        texts = replace(texts, skills={})
+    met = session_time(given.ports.now())
     system = system_prompt(
-        limits,
+        given.limits,
         options["instructions"],
         met.line,
-        citation_instructions(level, form, toolbox),
-        given.prompt,
+        citation_instructions(*citations, toolbox),
+        texts.prompt,
     )
-    options = {
-        **options,
-        "limits": limits,
-        "resolve": resolve,
-        "ports": replace(ports, look=level != "off"),
-        "output": output,
-    }
-    ctx = _context(
-        session,
-        new_run_id(),
-        RunState(private_copy=copy),
-        options,
-        model,
-        toolbox,
-        place,
-        policy,
-        growth,
-        given.skills,
-    )
+    given = replace(given, options=options, skills=texts.skills)
+    ctx = _context(lab, new_run_id(), given, RunState(private_copy=copy), toolbox, growth)
     started = RunStarted(
-        goal=goal,
+        goal=str(goal),
+        said=goal.said if isinstance(goal, FilledGoal) else "",
         workspace=project,
         private_copy=copy,
         model=model.name,
+        model_why=registry.why_model(options.get("model")),
         model_kind=model.kind,
         system=system,
         tools=tools_for_event(toolbox),
-        limits=limits.as_json(),
-        policy=policy.text,
-        rules=rules_as_json(own),
+        limits=given.limits.as_json(),
+        policy=given.policy.text,
+        rules=rules_as_json(rules),
         config=options["config"],
         scenario=options["scenario"],
         package=__version__,
@@ -210,30 +176,81 @@ def start(session: Session, goal: str, options: StartOptions) -> Run:
         follows="" if follow is None else _id_of(follow),
         earlier=earlier,
         output={} if output is None else output.schema,
-        guidance=given.entries(system),
+        guidance=texts.entries(system),
         time=met.as_json(),
         params=ModelParams.of(options.get("params")).as_json(),
-        images=store_images(options["images"], place, session.store) if options["images"] else [],
+        images=store_images(options["images"], place, lab.store) if options["images"] else [],
     )
-    ctx.state.apply(started, session.store.create_run(ctx.run_id, started))
+    ctx.state.apply(started, lab.store.create_run(ctx.run_id, started))
     ctx.equip = registry.equipping(ctx, late, options.get("tools"), steps)
-    missing = (
-        missing_servers(session.mcp, but=late) if options.get("tools") is None and len(session.mcp) else ()
+    missing = missing_servers(lab.mcp, but=late) if options.get("tools") is None and len(lab.mcp) else ()
+    return _launch(lab, ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
+
+
+def _plan_of(
+    options: StartOptions, goal: str, usual: LabOptions
+) -> tuple[Plan | None, OutputType | None, tuple[str, str]]:
+    """Return the plan of a run, `None` for an agent alone, the form of its answer as a type, and how its
+    answer is verified and cites: a level and a form of answers.
+    """
+    level = parse_level(options.get("verify") or usual["verify"])
+    wanted, inputs, form_of_value = options.get("plan"), options.get("inputs"), options.get("output")
+    output = OutputType.of(getattr(wanted, "output", None) if form_of_value is None else form_of_value)
+    plan = plan_for(wanted, goal, inputs) if wanted is not None or inputs else None
+    form = form_for(options.get("form"), usual["form"] if output is None else NONE, plan)
+    if output is not None:
+        plan = with_output_type(plan, goal, output, form)
+    return with_verification(plan, goal, level, form), output, (level, form)
+
+
+def _given_anew(
+    lab: Services, options: StartOptions, rules: Rulebook, output: OutputType | None, *, look: bool
+) -> Given:
+    """Return what a run that begins is given, its skills left out: they are not known before its tools."""
+    folder = options["workspace"]
+    place = folder if isinstance(folder, Workspace) else Workspace(Path(folder))
+    return Given(
+        options=options,
+        usual=lab.options,
+        model=lab.registry.resolve_model(options.get("model")),
+        workspace=place,
+        policy=policy_for(options.get("approve") or lab.options["approve"], lab.rules, rules, place),
+        limits=options.get("limits") or lab.limits,
+        output=output,
+        resolve=options.get("resolve") or lab.registry.resolve_model,
+        ports=replace(options.get("ports") or lab.ports, look=look),
+        sandbox=lab.sandbox,
+        skills={},
+        containment=contain.read_mode(options.get("containment") or lab.options["containment"]),
     )
-    return _launch(session, ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
+
+
+def _known_tools(
+    lab: Services, options: StartOptions, steps: Sequence[Step]
+) -> tuple[Toolbox, tuple[str, ...]]:
+    """Return the tools that a run begins with, and the servers that have to be started for the others."""
+    known, late = lab.registry.known_at_once(options.get("tools"), steps)
+    # In a notebook; a suite is the same anywhere.
+    if options.get("tools") is None and not options["scenario"] and live_shell() is not None:
+        known += (
+            tool
+            for tool in lab.registry.toolbox
+            if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known
+        )
+    return known, late
 
 
 def _following(
-    session: Session, follow: str | FollowableRun, options: StartOptions
+    lab: Services, follow: str | FollowableRun, options: StartOptions
 ) -> tuple[StartOptions, dict[str, Json], RunStarted]:
     """Return the options of a run that follows another, with that run's own where none are given, what it
     takes over, and how that began.
     """
-    began, earlier = inherited_history(session.store, _id_of(follow), partial(_flow_of, session))
+    began, earlier = inherited_history(lab.store, _id_of(follow), partial(_flow_of, lab))
     tools, rules = options.get("tools"), options.get("rules")
     given: StartOptions = {
         **options,
-        "model": _model_again(session, began, options.get("model")),
+        "model": _model_again(lab, began, options.get("model")),
         "tools": recorded_tools_of(began) if tools is None else tools,
         "workspace": _folder_of(began.workspace, began.private_copy)
         if options["workspace"] == "."
@@ -243,39 +260,46 @@ def _following(
     return given, earlier, began
 
 
-def _given(session: Session, place: Workspace, *, trial: bool) -> GivenTexts:
+def _given_texts(lab: Services, place: Workspace, *, trial: bool) -> GivenTexts:
     """Return the guidance and skills of a workspace as they are now; a `trial` has no skills of whoever
     runs it.
     """
 
     def tainted(path: str) -> str:
-        return session.files.source(str(place.root), path) if session.files.known() else ""
+        return lab.files.source(str(place.root), path) if lab.files.known() else ""
 
-    names = guidance_names(session.options["guidance_files"])
-    return guidance_texts(place, names, _skills(session, place, trial=trial), session.redactor.text, tainted)
+    names = guidance_names(lab.options["guidance_files"])
+    return guidance_texts(place, names, _skills(lab, place, trial=trial), lab.redactor.text, tainted)
 
 
-def _skills(session: Session, place: Workspace, *, trial: bool) -> list[Skill]:
+def _skills(lab: Services, place: Workspace, *, trial: bool) -> list[Skill]:
     """Return the skills of a workspace and of the user; of the workspace alone in a `trial`, which is not
     to depend on who runs it.
     """
-    sources = skill_sources(session.options["skills"])
+    sources = skill_sources(lab.options["skills"])
     if trial:
         sources = tuple(source for source in sources if source == "workspace")
-    return find_skills(place.root, sources, session.env)
+    return find_skills(place.root, sources, lab.env)
 
 
-def _flow_of(session: Session, tool: str) -> Flow:
-    known, _ = session.registry.known_at_once(None)
+def _flow_of(lab: Services, tool: str) -> Flow:
+    known, _ = lab.registry.known_at_once(None)
     return known.get(tool).flow if tool in known else UNKNOWN
 
 
-def resume(session: Session, run_id: str, options: StartOptions, *, take_over: bool = False) -> Run:
-    """Go on with a run where its log ends; see `Session.restart`."""
-    store = session.store
+def resume(
+    lab: Services,
+    run_id: str,
+    *,
+    take_over: bool = False,
+    output: type[T] | OutputForm | None = None,
+    **given: Unpack[ResumeOptions],
+) -> Run[T]:
+    """Go on with a run where its log ends, on the running event loop; returns at once. See `Lab.resume`."""
+    options, store = started_with(given, output), lab.store
     store.flush()
     row = store.run(run_id)
-    known = session.history.live.get(run_id)
+    known = lab.history.live.get(run_id)
     if known is not None and is_working(known):
         return known
     check_whole(store, run_id)
@@ -284,41 +308,44 @@ def resume(session: Session, run_id: str, options: StartOptions, *, take_over: b
         state.status in (RunStatus.FAILED, RunStatus.CANCELLED)
         and (found := resume_point(store.records(run_id))) is not None
     ):
-        return fork(session, run_id, options, at=found[0], stage=found[1], in_place=True)
-    output = OutputType.of(options.get("output"))
+        return fork(lab, run_id, at=found[0], stage=found[1], in_place=True, output=output, **given)
+    kind = OutputType.of(options.get("output"))
     if state.started is None or state.status.terminal:
-        return Run(store, run_id, state, run=session.run, output=output)
+        return Run(store, run_id, state, run=partial(run, lab), output=kind)
     if not take_over and owner.at_work(row.owner, run_id):
         raise owner.busy_message(run_id, row.owner)
-    ctx = _again(session, run_id, run_id, state.started, state, options)
+    ctx = _again(lab, run_id, run_id, state.started, state, options)
     if not store.claim(row):
         raise owner.busy_message(run_id, store.run(run_id).owner)
     for record in store.records(run_id, after=state.events):  # written until the claim
         state.apply(record.event, record.at)
     if state.status.terminal:
-        return Run(store, run_id, state, run=session.run, output=output)
-    given = options.get("limits")
-    bounds = {} if given is None else given.as_json()
-    resumed = RunResumed(by=process_name(), model=ctx.model.name, model_kind=ctx.model.kind, limits=bounds)
-    return _launch(session, ctx, state.planned, resumed=resumed)
+        return Run(store, run_id, state, run=partial(run, lab), output=kind)
+    limits = options.get("limits")
+    bounds = {} if limits is None else limits.as_json()
+    resumed = RunResumed(
+        by=process_name(), model=ctx.given.model.name, model_kind=ctx.given.model.kind, limits=bounds
+    )
+    return _launch(lab, ctx, state.planned, resumed=resumed)
 
 
 def fork(
-    session: Session,
+    lab: Services,
     run_id: str,
-    options: StartOptions,
     *,
     at: int | None = None,
     answer: str | None = None,
     result: str | None = None,
     stage: str = "",
     in_place: bool = False,
-) -> Run:
-    """Begin a run that shares events of another; see `Session.start_fork`.
+    output: type[T] | OutputForm | None = None,
+    **given: Unpack[ResumeOptions],
+) -> Run[T]:
+    """Begin a run that shares events of another, on the running event loop; returns at once. See `Lab.fork`.
 
     `stage` is the last completed stage of a run that is resumed so.
     """
-    store = session.store
+    options, store = started_with(given, output), lab.store
     store.flush()
     store.run(run_id)
     branch = branch_of(run_id, records_to_fork(store, run_id, at), at, answer=answer, result=result)
@@ -326,22 +353,22 @@ def fork(
     live, copy = branch.state.folder, branch.state.private_copy
     if not in_place:
         branch.state.private_copy = copy = copy_for_fork(
-            store, session.recorders.store, fork_id, run_id, branch.state, branch.at
+            store, lab.recorders.store, fork_id, run_id, branch.state, branch.at
         )
     try:
-        ctx = _again(session, fork_id, run_id, branch.began, branch.state, options)
+        ctx = _again(lab, fork_id, run_id, branch.began, branch.state, options)
     except BaseException:
         if not in_place:
-            remove_copy(session.home, fork_id)
+            remove_copy(lab.home, fork_id)
         raise
     limits = options.get("limits")
     forked = RunForked(
         parent=store.origin(run_id, branch.at),
         at=branch.at,
-        model=ctx.model.name,
-        model_kind=ctx.model.kind,
+        model=ctx.given.model.name,
+        model_kind=ctx.given.model.kind,
         tools=tools_for_event(ctx.toolbox),
-        policy=ctx.policy.text,
+        policy=ctx.given.policy.text,
         given="" if branch.given is None else "result" if answer is None else "answer",
         by=process_name(),
         stage=stage,
@@ -352,29 +379,67 @@ def fork(
     opening = (forked,) if branch.given is None else (forked, branch.given)
     for event in opening:
         ctx.state.apply(event, now)
-    run = _launch(session, ctx, ctx.state.planned, opening=opening)
+    begun = _launch(lab, ctx, ctx.state.planned, opening=opening)
     if not in_place:
         carry_taint(ctx, live)
-    return run
+    return begun
 
 
-async def stop(session: Session) -> None:
-    """Interrupt the runs that this session works on and wait until each has written that down; they can
+async def run(
+    lab: Services,
+    goal: str,
+    *,
+    output: type[T] | OutputForm | None = None,
+    **options: Unpack[RunOptions],
+) -> Run[T]:
+    """Begin a run and wait for its end; see `Lab.run`."""
+    given = started_with(options, output)  # before servers are started: a wrong value is reported at once
+    place = given["workspace"]
+    failed = await lab.registry.prepare(
+        given.get("tools"), place.root if isinstance(place, Workspace) else Path(place)
+    )
+    with skip_failed_servers(failed):
+        return await watched(
+            lab,
+            lambda approver: _begin(lab, goal, {**given, "approver": approver}),
+            given.get("approver"),
+        )
+
+
+async def watched(
+    lab: Services, begin: Callable[[Approver | None], Run[T]], approver: Approver | None
+) -> Run[T]:
+    """Begin a run and wait for its end, shown where somebody looks; they are asked for approval where nobody
+    else is.
+    """
+    watcher = lab.surroundings.watcher() if lab.surroundings is not None else None
+    begun = begin(approver or watcher)
+    if watcher is None:
+        return await begun.wait()
+    watcher.follow(begun)
+    try:
+        return await begun.wait()
+    finally:
+        watcher.close()
+
+
+async def stop(lab: Services) -> None:
+    """Interrupt the runs that this lab works on and wait until each has written that down; they can
     be resumed.
     """
-    for run in list(session.history.live.values()):
-        interrupt_run(run)
-    await asyncio.gather(*session.tasks, return_exceptions=True)  # each run's log says how it ended
+    for working in list(lab.history.live.values()):
+        interrupt_run(working)
+    await asyncio.gather(*lab.tasks, return_exceptions=True)  # each run's log says how it ended
 
 
 def _again(
-    session: Session, run_id: str, earlier: str, began: RunStarted, state: RunState, options: StartOptions
+    lab: Services, run_id: str, earlier: str, began: RunStarted, state: RunState, options: StartOptions
 ) -> RunContext:
     """Return the context of a run that goes on behind the events of `earlier`: with what is given anew,
     else with what it began with.
     """
     check_resumable(options)
-    registry = session.registry
+    registry = lab.registry
     if state.private_copy and not Path(state.folder).is_dir():
         raise UsageError(
             f"the private copy of run {earlier} is gone ({state.folder} was removed): fork the run "
@@ -382,14 +447,14 @@ def _again(
         )
     place = Workspace(Path(state.folder)).also_known_as(Path(began.workspace))
     if (tools := options.get("tools")) is None:
-        tools = _tools_again(session, earlier, began, state)
+        tools = _tools_again(lab, earlier, began, state)
     known, late = registry.known_at_once(tools)
     # The skills that its model was shown, as they are now.
     shown = {str(one["skill"]) for one in began.guidance if "skill" in one}
-    found = _skills(session, place, trial=bool(began.scenario)) if shown else []
+    found = _skills(lab, place, trial=bool(began.scenario)) if shown else []
     skills = {skill.name: skill for skill in found if skill.name in shown}
     toolbox, growth = _set_up(
-        session,
+        lab,
         known,
         place,
         began.workspace,
@@ -399,30 +464,34 @@ def _again(
         resolve=registry.resolve_model,
         state=state,
     )
-    model = _model_again(session, began, options.get("model"))
-    policy = policy_for(
-        options.get("approve") or began.policy, session.rules, rules_from_json(began.rules), place
-    )
     output = OutputType.of(options.get("output"))
     if output is not None and output.schema != began.output:
         raise UsageError(
             f"run {run_id} was begun with another output: give the type that it was begun with, or none"
         )
-    options = {
-        **options,
-        "output": output or (OutputType(began.output) if began.output else None),
-        "limits": options.get("limits") or Limits(**cast("dict[str, Any]", began.limits)),
-        "resolve": registry.resolve_model,
-        "ports": session.ports,
-        "params": began.params,
-    }
-    ctx = _context(session, run_id, state, options, model, toolbox, place, policy, growth, skills)
+    given = Given(
+        options={**options, "params": began.params},
+        usual=lab.options,
+        model=_model_again(lab, began, options.get("model")),
+        workspace=place,
+        policy=policy_for(
+            options.get("approve") or began.policy, lab.rules, rules_from_json(began.rules), place
+        ),
+        limits=options.get("limits") or Limits(**cast("dict[str, Any]", began.limits)),
+        output=output or (OutputType(began.output) if began.output else None),
+        resolve=registry.resolve_model,
+        ports=lab.ports,
+        sandbox=lab.sandbox,
+        skills=skills,
+        containment=contain.read_mode(options.get("containment") or lab.options["containment"]),
+    )
+    ctx = _context(lab, run_id, given, state, toolbox, growth)
     ctx.equip = registry.equipping(ctx, late, tools, state.left)
     return ctx
 
 
 def _set_up(
-    session: Session,
+    lab: Services,
     known: Toolbox,
     place: Workspace,
     project: str,
@@ -437,16 +506,16 @@ def _set_up(
 
     Raises `UsageError` where the steps to come need what is not there, or a sandbox does not work.
     """
-    toolbox = offer_macros(with_declarations(known, session.store), session.store, project, state)
+    toolbox = offer_macros(with_declarations(known, lab.store), lab.store, project, state)
     toolbox = with_skills(toolbox, skills)
-    toolbox, growth = session.registry.grown(toolbox, place.root, expand)
-    _check_sandbox(session, toolbox, place)
+    toolbox, growth = lab.registry.grown(toolbox, place.root, expand)
+    _check_sandbox(lab, toolbox, place)
     check_steps(steps, toolbox, OPERATIONS, resolve)
     return toolbox, growth
 
 
-def _tools_again(session: Session, earlier: str, began: RunStarted, state: RunState) -> Tools:
-    store = session.store
+def _tools_again(lab: Services, earlier: str, began: RunStarted, state: RunState) -> Tools:
+    store = lab.store
     names = recorded_tools_of(began)
     if not any(tool.get("version") == RECORDED for tool in began.tools):
         return names
@@ -456,19 +525,19 @@ def _tools_again(session: Session, earlier: str, began: RunStarted, state: RunSt
     return [*(name for name in names if name not in theirs), *recorded]
 
 
-def _check_sandbox(session: Session, toolbox: Toolbox, place: Workspace) -> None:
+def _check_sandbox(lab: Services, toolbox: Toolbox, place: Workspace) -> None:
     """Raise `UsageError` before a run begins if the named sandbox level is known not to work here.
 
     Trying a level takes long: where nobody has tried it, the run does, see `Registry.equipping`.
     """
-    sandbox = session.sandbox
+    sandbox = lab.sandbox
     if sandbox.level is not None and is_tested(sandbox) and any(tool.sandbox is not None for tool in toolbox):
         choose_level(sandbox, place.root)
 
 
-def _model_again(session: Session, began: RunStarted, model: str | Model | None) -> Model:
+def _model_again(lab: Services, began: RunStarted, model: str | Model | None) -> Model:
     if model is None and began.model_kind != "real" and not began.model.startswith("scripted:"):
-        wanted = session.options.get("model")
+        wanted = lab.options.get("model")
         if began.model_kind == "imported":
             msg = (
                 f"{began.model!r} answered in another tool: the run is imported. Name the model to "
@@ -482,56 +551,37 @@ def _model_again(session: Session, began: RunStarted, model: str | Model | None)
             )
             raise UsageError(msg)
         return wanted
-    return session.registry.resolve_model(model or began.model)
+    return lab.registry.resolve_model(model or began.model)
 
 
 def _context(
-    session: Session,
+    lab: Services,
     run_id: str,
+    given: Given,
     state: RunState,
-    options: StartOptions,
-    model: Model,
     toolbox: Toolbox,
-    workspace: Workspace,
-    policy: Policy,
     growth: Growth | None,
-    skills: Mapping[str, Skill],
 ) -> RunContext:
-    sandbox = session.sandbox
-    if own := tuple(skill.root for skill in skills.values() if skill.own):
-        sandbox = replace(sandbox, readable=own)
-    if shared := state.private_copy.get("objects"):
-        sandbox = replace(
-            sandbox, readable=(*sandbox.readable, *(Path(str(one)) for one in cast("list[Json]", shared)))
-        )
+    """Return the context of a run, whose sandbox may read the skills of its user and what its private copy
+    shares with other folders.
+    """
+    own = (skill.root for skill in given.skills.values() if skill.own)
+    shared = cast("list[Json]", state.private_copy.get("objects") or [])
+    if readable := (*own, *(Path(str(one)) for one in shared)):
+        given = replace(given, sandbox=replace(given.sandbox, readable=readable))
     return RunContext(
         run_id=run_id,
-        store=session.store,
+        given=given,
+        services=lab,
         state=state,
-        options=options,
-        model=model,
         toolbox=toolbox,
-        workspace=workspace,
-        policy=policy,
         growth=growth,
-        containment=contain.read_mode(options.get("containment") or session.options["containment"]),
-        sandbox=sandbox,
-        skills=skills,
-        redactor=session.redactor,
-        cache=session.cache,
-        middleware=tuple(session.options["middleware"]),
-        hooks=session.options.get("hooks"),
-        supervisor=session.supervisor,
-        files=session.files,
-        history=FileHistory(session.recorders, workspace),
-        guidance_files=guidance_names(session.options["guidance_files"]),
-        max_usage=session.max_usage,
-        checkpoint_every=session.options["checkpoint_every"],
+        history=FileHistory(lab.recorders, given.workspace),
     )
 
 
 def _launch(
-    session: Session,
+    lab: Services,
     ctx: RunContext,
     plan: Plan,
     *,
@@ -544,36 +594,35 @@ def _launch(
     """
     run_id, state = ctx.run_id, ctx.state
     ctx.begin(opening)
-    run = Run(session.store, run_id, state, run=session.run, output=ctx.options.get("output"))
-    ctx.listeners.extend(partial(listener, run) for listener in session.options["listeners"])
+    begun = Run(lab.store, run_id, state, run=partial(run, lab), output=ctx.given.output)
+    ctx.listeners.extend(partial(listener, begun) for listener in lab.options["listeners"])
     if resumed is not None:
         ctx.emit(resumed)
     for event in opening:
         ctx.tell(event)
-    if ctx.containment == "off":
+    if ctx.given.containment == "off":
         ctx.emit(BudgetWarned(limit="containment", message=contain.OFF))
     approvals = RunApprovals(ctx)
     task = asyncio.get_running_loop().create_task(
         carry_out(ctx, approvals, plan), name=f"kestrel run {run_id}"
     )
-    session.tasks.add(task)
-    run.ctx, run.approvals, run.task = ctx, approvals, task
-    session.history.live[run_id] = run
-    owner.mark_working(session.store.session, run_id)
-    unsubscribe = watch_servers(ctx, session.supervisor)
+    lab.tasks.add(task)
+    begun.ctx, begun.approvals, begun.task = ctx, approvals, task
+    lab.history.live[run_id] = begun
+    owner.mark_working(lab.store.session, run_id)
+    unsubscribe = watch_servers(ctx, lab.supervisor)
     for one in missing:
         ctx.emit(one)
 
     def forget(done: asyncio.Task[None]) -> None:
         unsubscribe()
-        session.kernels.end(run_id)
-        if ctx.history is not None:
-            ctx.history.close()
-        session.tasks.discard(done)
-        session.history.live.pop(run_id, None)
-        owner.mark_idle(session.store.session, run_id)
+        lab.kernels.end(run_id)
+        ctx.history.close()
+        lab.tasks.discard(done)
+        lab.history.live.pop(run_id, None)
+        owner.mark_idle(lab.store.session, run_id)
         if done.cancelled() and not (state.status.terminal or state.interrupted):  # before its first step
             record_stop(ctx)
 
     task.add_done_callback(forget)
-    return run
+    return begun

@@ -1,0 +1,220 @@
+"""How often comparisons in turns are wrong, and what they save: `python -m bench sequential`.
+
+Simulated comparisons of two arms whose successes are correlated as in recorded runs of agents (.75 between
+repeats of a scenario, .68 between arms). Each is decided by `GroupSequential` with both spending functions,
+by `AnytimeValid`, by looking as often without a correction, and by one look at the end. A fixed design of
+equal power is read off the power of one look after as many pairs, so that savings have their baseline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from statistics import NormalDist, fmean
+
+from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, sign_flip_test, wilson_interval
+from kestrel_lab.evals.stats.sequential import (
+    ICC,
+    RATE,
+    SHARED,
+    AnytimeValid,
+    GroupSequential,
+    SequentialTest,
+    information_fractions,
+)
+
+LOOKS = 6
+MATTERS = 0.05
+SETTINGS = (
+    (60, 1, 0.0),
+    (60, 3, 0.0),
+    (240, 1, 0.0),
+    (60, 3, 0.1),
+    (60, 3, 0.2),
+    (240, 1, 0.05),
+    (240, 1, 0.1),
+    (240, 1, 0.2),
+)
+"""Scenarios, epochs and how much worse head truly is."""
+METHODS: dict[str, Callable[[int], SequentialTest]] = {
+    "pocock": lambda seed: GroupSequential(matters=MATTERS, spending="pocock", seed=seed),
+    "obrien-fleming": lambda seed: GroupSequential(matters=MATTERS, spending="obrien-fleming", seed=seed),
+    "no maximum": lambda _seed: AnytimeValid(matters=MATTERS),
+}
+NAIVE = "looking without correction"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one method does in one setting."""
+
+    scenarios: int
+    epochs: int
+    worse_by: float
+    method: str
+    comparisons: int
+    found: float
+    """How often head is called worse."""
+    wrong: float
+    """How often head is called better, or worse where it is not."""
+    stable: float
+    pairs: float
+    """Pairs of trials on average."""
+    fixed_power: float
+    """How often one look at all pairs calls head worse."""
+    fixed_pairs: float
+    """Pairs that one look needs to call head worse as often as this method; nan where it never does."""
+
+
+def simulated_pairs(random: Random, scenarios: int, epochs: int, worse_by: float) -> list[list[int]]:
+    """Return the difference of each pair, head minus base, by scenario and epoch."""
+    normal = NormalDist()
+    bounds = normal.inv_cdf(RATE), normal.inv_cdf(RATE - worse_by)
+    icc, shared = (math.sin(one * math.pi / 2) for one in (ICC, SHARED))
+    common, own, luck = math.sqrt(shared), math.sqrt(icc - shared), math.sqrt(1 - icc)
+    found = []
+    for _ in range(scenarios):
+        both = common * random.gauss(0, 1)
+        base, head = (bound - both - own * random.gauss(0, 1) for bound in bounds)
+        found.append(
+            [(luck * random.gauss(0, 1) < head) - (luck * random.gauss(0, 1) < base) for _ in range(epochs)]
+        )
+    return found
+
+
+def looks_of(pairs: list[list[int]], counts: Sequence[int]) -> Iterator[dict[str, float]]:
+    """Yield the mean difference by scenario after so many pairs."""
+    size = len(pairs)
+    for count in counts:
+        whole, rest = divmod(count, size)
+        yield {
+            str(place): fmean(values[: whole + (place < rest)])
+            for place, values in enumerate(pairs)
+            if whole or place < rest
+        }
+
+
+def simulate(setting: tuple[int, int, float], comparisons: int) -> list[Figures]:
+    """Return what each method does in one setting."""
+    scenarios, epochs, worse_by = setting
+    total = scenarios * epochs
+    counts = [round(total * number / LOOKS) for number in range(1, LOOKS + 1)]
+    fractions = information_fractions(counts, scenarios)
+    random = Random(f"{setting}")
+    ends: dict[str, list[tuple[str, int]]] = {name: [] for name in (*METHODS, NAIVE)}
+    at_once = [0] * LOOKS
+    for number in range(comparisons):
+        pairs = simulated_pairs(random, scenarios, epochs, worse_by)
+        looks = list(looks_of(pairs, counts))
+        for name, make in METHODS.items():
+            test = make(number)
+            if name == "no maximum":  # its looks are rounds of all scenarios
+                shown = [{str(i): float(row[e]) for i, row in enumerate(pairs)} for e in range(epochs)]
+                ends[name].append(_end(test, shown, [scenarios * (e + 1) for e in range(epochs)], None))
+            else:
+                ends[name].append(_end(test, looks, counts, fractions))
+        single = []
+        for place, look in enumerate(looks):
+            mean = fmean(look.values())
+            shows = bool(mean) and sign_flip_test(list(look.values())) < ALPHA
+            at_once[place] += shows and mean < 0
+            single.append("" if not shows else "regression" if mean < 0 else "improvement")
+        first = next((place for place, word in enumerate(single) if word), LOOKS - 1)
+        ends[NAIVE].append((single[first] or "inconclusive", counts[first]))
+    powers = [found / comparisons for found in at_once]
+    return [_figures(setting, name, told, powers, counts) for name, told in ends.items()]
+
+
+def _end(
+    test: SequentialTest,
+    looks: Sequence[dict[str, float]],
+    counts: Sequence[int],
+    fractions: Sequence[float] | None,
+) -> tuple[str, int]:
+    for place, (look, count) in enumerate(zip(looks, counts, strict=True)):
+        fraction = math.nan if fractions is None else fractions[place]
+        verdict = test.look(look, pairs=count, fraction=fraction).verdict
+        if verdict != "inconclusive":
+            return verdict, count
+    return "inconclusive", counts[-1]
+
+
+def _figures(
+    setting: tuple[int, int, float],
+    name: str,
+    told: Sequence[tuple[str, int]],
+    powers: Sequence[float],
+    counts: Sequence[int],
+) -> Figures:
+    rate = {
+        word: sum(one == word for one, _ in told) / len(told)
+        for word in ("regression", "improvement", "stable")
+    }
+    same = not setting[2]
+    return Figures(
+        *setting,
+        method=name,
+        comparisons=len(told),
+        found=rate["regression"],
+        wrong=rate["improvement"] + (rate["regression"] if same else 0.0),
+        stable=rate["stable"],
+        pairs=fmean(count for _, count in told),
+        fixed_power=powers[-1],
+        fixed_pairs=math.nan if same else _pairs_for(rate["regression"], powers, counts),
+    )
+
+
+def _pairs_for(power: float, powers: Sequence[float], counts: Sequence[int]) -> float:
+    """Return after how many pairs one look has this power, between those that were simulated; at most all."""
+    if not power:
+        return math.nan
+    points = [(0.0, 0), *zip(powers, counts, strict=True)]
+    for (low, before), (high, after) in pairwise(points):
+        if high >= power:
+            return before + (after - before) * (power - low) / max(high - low, 1e-9)
+    return float(counts[-1])
+
+
+def table(found: Sequence[Figures]) -> str:
+    """Return the figures as a Markdown table; rates of false verdicts with their 95 % interval."""
+    lines = [
+        "| scenarios × epochs | head worse by | method | says worse | false verdicts | says stable | "
+        "mean pairs | one look of equal power |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for one in found:
+        low, high = wilson_interval(one.wrong * one.comparisons, one.comparisons)
+        fixed = "" if math.isnan(one.fixed_pairs) else f"{one.fixed_pairs:.0f}"
+        lines.append(
+            f"| {one.scenarios} × {one.epochs} | {100 * one.worse_by:.0f} points | {one.method} | "
+            f"{100 * one.found:.1f} % | {100 * one.wrong:.1f} % ({100 * low:.1f}–{100 * high:.1f}) | "
+            f"{100 * one.stable:.1f} % | {one.pairs:.0f} | {fixed} |"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Simulate, print the table, and write it with the figures as JSON; returns 1 where a bound is missed."""
+    parser = argparse.ArgumentParser(prog="python -m bench sequential", description=__doc__)
+    parser.add_argument("--comparisons", type=int, default=2000, help="per setting (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("out/bench"))
+    asked = parser.parse_args(arguments)
+    with ProcessPoolExecutor() as pool:
+        every = pool.map(simulate, SETTINGS, [asked.comparisons] * len(SETTINGS))
+        found = [figures for setting in every for figures in setting]
+    text = table(found)
+    print(text)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "sequential.md").write_text(text + "\n", encoding="utf-8")
+    (asked.out / "sequential.json").write_text(json.dumps([asdict(one) for one in found], indent=1))
+    bad = [one for one in found if one.method != NAIVE and one.wrong > ALPHA]
+    for one in bad:
+        print(f"missed: {one.method}, {one.scenarios} × {one.epochs}: {one.wrong:.3f} false verdicts")
+    return int(bool(bad))

@@ -1,0 +1,374 @@
+"""Comparison under a budget: pairs of trials are drawn in turns until the difference is decided.
+
+All scenarios get their first pair before any gets its second, in an order drawn by the suite's name, so that
+a comparison that is asked again goes on where it was. `evals.stats.sequential` decides after each look.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.reports.plots import sequence_figure
+from kestrel_lab.evals.stats.difference import Difference
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval
+from kestrel_lab.evals.stats.sequential import (
+    ICC,
+    RATE,
+    SHARED,
+    AnytimeValid,
+    Boundary,
+    GroupSequential,
+    Look,
+    SequentialTest,
+    Spending,
+    detectable_by,
+    information_fractions,
+)
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import MOST_EPOCHS, Suite
+from kestrel_lab.evals.summaries.result_table import grading_cost
+from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.html.table_view import TableView
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+LOOKS: Final = 6
+_OPEN_ROUNDS: Final = 200
+"""Rounds after which a comparison without a maximum gives up."""
+_LEAST_PER_LOOK: Final = 5
+"""Scenarios that a look is of: fewer show nothing, and a look that cannot decide only spends error."""
+_BUDGET: Final = re.compile(
+    r"(?:(?P<trials>[\d_]+)\s*trials?|\$?(?P<cost>\d+(?:\.\d+)?)\s*usd|(?P<open>open))", re.IGNORECASE
+)
+
+Pair = tuple[str, int]
+"""A scenario and an epoch: one trial on each side."""
+PairRows = tuple[EvalRow, EvalRow]
+Draw = Callable[[Sequence[Pair]], Awaitable[dict[Pair, PairRows]]]
+"""Makes the trials of pairs, or finds them stored; pairs that one side cannot run are left out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Design:
+    """What a comparison may take, and what it is to tell apart."""
+
+    trials: int | None = None
+    """The most trials of both sides together, stored ones included; neither this nor `cost`: no maximum."""
+    cost: float | None = None
+    """US dollars after which no pair is begun, stored trials included."""
+    error: float = 0.05
+    """How often a difference is told where there is none, over all looks together."""
+    power: float = 0.8
+    """How often a difference of the detectable size is to be found."""
+    matters: float = 0.05
+    """The smallest difference of the success rate that anybody would act on."""
+    looks: int = LOOKS
+    spending: Spending = "pocock"
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for a design that cannot decide anything."""
+        for name, low, high in (("error", 0, 0.5), ("power", 0.5, 1), ("matters", 0, 1)):
+            value = getattr(self, name)
+            if not low < value < high:
+                raise UsageError(f"{name} is a share above {low} and below {high}, not {value:g}")
+        if self.trials is not None and self.trials < 4:
+            raise UsageError(f"a budget of {self.trials} trials is too small: two pairs are four trials")
+        if self.cost is not None and not 0 < self.cost < math.inf:
+            raise UsageError(f"a budget is an amount of US dollars above 0, not {self.cost:g}")
+        if not 1 <= self.looks <= 50:
+            raise UsageError(f"a comparison has 1 to 50 looks, not {self.looks}")
+
+    @property
+    def open_ended(self) -> bool:
+        """Whether there is no maximum of trials."""
+        return self.trials is None and self.cost is None
+
+    def epochs(self, suite: Suite) -> int:
+        """Return how often each scenario may be tried."""
+        if self.open_ended:
+            return _OPEN_ROUNDS
+        if self.trials is None:
+            return suite.epochs
+        needed = math.ceil(self.trials // 2 / len(suite.scenarios))
+        if needed > MOST_EPOCHS:
+            raise UsageError(
+                f"{self.trials:,} trials are more than {MOST_EPOCHS:,} of each scenario: add scenarios, "
+                "they tell more than repeats do"
+            )
+        return needed
+
+    def look_counts(self, suite: Suite) -> list[int]:
+        """Return after how many pairs to look."""
+        size = len(suite.scenarios)
+        if self.open_ended:
+            return [size * number for number in range(1, _OPEN_ROUNDS + 1)]
+        most = size * self.epochs(suite) if self.trials is None else self.trials // 2
+        looks = max(1, min(self.looks, most // min(_LEAST_PER_LOOK, size)))
+        return sorted({round(most * number / looks) for number in range(1, looks + 1)})
+
+    def detectable(self, suite: Suite) -> float:
+        """Return the drop of the success rate that this budget finds with the asked power; nan without a
+        maximum, `inf` where none is large enough.
+        """
+        if self.open_ended:
+            return math.nan
+        pairs = self.look_counts(suite)[-1]
+        scenarios = min(len(suite.scenarios), pairs)
+        return self.detectable_with(scenarios, pairs // scenarios)
+
+    def detectable_with(self, scenarios: int, epochs: int) -> float:
+        """Return the same for so many scenarios and epochs."""
+        counts = [max(1, scenarios * epochs * number // self.looks) for number in range(1, self.looks + 1)]
+        boundary = Boundary(self.spending, self.error)
+        at_last = [boundary.next(fraction) for fraction in information_fractions(counts, scenarios)][-1]
+        return detectable_by(scenarios, epochs, power=self.power, boundary=at_last)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrialPlan(TableView):
+    """What a budget can tell apart, before the first trial, with scenarios and epochs of equal cost."""
+
+    suite: Suite
+    design: Design
+
+    @property
+    def headline(self) -> str:
+        """What the suite as it is can tell apart with this budget."""
+        if self.design.open_ended:
+            return (
+                f"Suite {self.suite.name} without a maximum: trials go on until a difference is shown, or "
+                f"shown to be below {100 * self.design.matters:g} points"
+            )
+        pairs, found = self.design.look_counts(self.suite)[-1], self.design.detectable(self.suite)
+        power = f"{100 * self.design.power:g} %"
+        told = (
+            f"no drop is found in {power} of comparisons"
+            if math.isinf(found)
+            else f"a drop of {100 * found:.0f} points is found in {power} of comparisons"
+        )
+        return f"Suite {self.suite.name}, {pairs} pairs of trials, {self.design.looks} looks: {told}"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return headings, and a row per way to spend the same number of pairs."""
+        pairs = self.design.look_counts(self.suite)[-1]
+        size = min(len(self.suite.scenarios), pairs)
+        rows = []
+        for epochs in sorted({1, 2, 3, 5, 10, max(1, pairs // size)}):
+            scenarios = pairs // epochs
+            if scenarios < 2:
+                continue
+            found = self.design.detectable_with(scenarios, epochs)
+            here = "as it is" if epochs == pairs // size and scenarios // size == 1 else ""
+            shown = "none" if math.isinf(found) else f"{100 * found:.0f} points"
+            rows.append([str(scenarios), str(epochs), shown, here])
+        return [
+            "scenarios",
+            "epochs",
+            "smallest drop found",
+            "this suite",
+        ], [] if self.design.open_ended else rows
+
+    def lines(self) -> list[str]:
+        """Return what to do, and what the plan rests on."""
+        told = []
+        if not self.design.open_ended and self.design.detectable(self.suite) > self.design.matters:
+            told.append(
+                f"That is more than the {100 * self.design.matters:g} points that matter: a drop in between "
+                "will mostly stay undecided."
+            )
+        told.append(
+            "Scenarios tell more than repeats: of 5,251 recorded runs of agents the successes of one "
+            f"scenario's repeats correlate by {ICC:g}. The plan reckons with that, with {SHARED:g} between "
+            f"both sides and a success rate of {100 * RATE:g} %."
+        )
+        return told
+
+
+def parse_budget(text: str) -> tuple[int | None, float | None]:
+    """Return trials and US dollars of a budget such as `200trials`, `3usd` or both with a comma; `open` is no
+    maximum at all. Raises `UsageError` for anything else.
+    """
+    trials, cost = None, None
+    for part in text.split(","):
+        found = _BUDGET.fullmatch(part.strip())
+        if found is None:
+            raise UsageError(f"a budget is written as 200trials, 3usd or open, not {text!r}")
+        trials = int(found["trials"]) if found["trials"] else trials
+        cost = float(found["cost"]) if found["cost"] else cost
+    return trials, cost
+
+
+@dataclass(kw_only=True, repr=False)
+class SequentialRun(TableView):
+    """The looks of one comparison, and why it ended."""
+
+    design: Design
+    planned: int
+    """Pairs at most."""
+    looks: list[Look] = field(default_factory=list)
+    ended: str = ""
+    """What ended it before a decision; empty where it was decided."""
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of trials that were looked at."""
+        return self.looks[-1].pairs if self.looks else 0
+
+    @property
+    def remark(self) -> str:
+        """The last look in a few words."""
+        if not self.looks:
+            return ""
+        return f"look {len(self.looks)}: {format_points(self.looks[-1].interval)}"
+
+    @property
+    def headline(self) -> str:
+        """How and why the trials ended."""
+        most = "" if self.design.open_ended else f" of at most {self.planned}"
+        end = f"not decided: {self.ended}" if self.ended else f"decided at look {len(self.looks)}"
+        error = f"{100 * self.design.error:g} % error over all looks"
+        return f"Made in turns, {error}: {self.pairs} pairs{most}, {end}"
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row per look: `pairs`, `fraction` of the information, `difference` with its interval `low` and
+        `high`, which holds at all looks together, and `verdict`.
+        """
+        return unit_frame(
+            [
+                {
+                    "look": number,
+                    "pairs": one.pairs,
+                    "fraction": one.fraction,
+                    "difference": one.interval.mean,
+                    "low": one.interval.low,
+                    "high": one.interval.high,
+                    "verdict": one.verdict,
+                }
+                for number, one in enumerate(self.looks, 1)
+            ]
+        )
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return headings, and a row of texts per look."""
+        rows = [
+            [str(number), str(one.pairs), format_points(one.interval), one.verdict]
+            for number, one in enumerate(self.looks, 1)
+        ]
+        return ["look", "pairs", "difference, points", "verdict"], rows
+
+    def plot(self) -> Figure:
+        """Draw the difference after each look with its interval, and what counts as no difference."""
+        return sequence_figure(self.looks, matters=self.design.matters, planned=self.planned)
+
+
+def format_points(interval: Interval) -> str:
+    """Return a difference of rates with its interval, in points."""
+    mean, low, high = (f"{100 * one:+.0f}" for one in (interval.mean, interval.low, interval.high))
+    return f"{mean} ({low} to {high})"
+
+
+def decided_in_turns(found: Difference, sequence: SequentialRun, *, primary: bool) -> Difference:
+    """Return a difference as a comparison in turns decides it: of the success rate (`primary`) by its looks;
+    of others there is no verdict, since how many trials there are depends on what was seen.
+    """
+    if not primary:
+        why = "not tested: trials were made only until the success rate was decided"
+        return replace(
+            found, p=math.nan, p_holm=math.nan, mde=math.nan, verdict="inconclusive", note=found.note or why
+        )
+    last = sequence.looks[-1] if sequence.looks else None
+    return replace(
+        found,
+        interval=last.interval if last else NOTHING,
+        p=math.nan,
+        p_holm=math.nan,
+        mde=math.nan,
+        verdict=last.verdict if last else "inconclusive",
+        test="bets" if sequence.design.open_ended else "sign flips in turns",
+    )
+
+
+async def run_in_turns(
+    design: Design, suite: Suite, draw: Draw, note: Callable[[SequentialRun], None] = lambda _: None
+) -> tuple[SequentialRun, dict[Pair, PairRows]]:
+    """Draw pairs look by look until the difference is decided or the budget is used up.
+
+    Calls `note` after each look. Returns the looks and the trials that they were of. Raises `UsageError` for
+    scenarios with unequal weights, and for a budget of money where prices are not known.
+    """
+    if len({scenario.weight for scenario in suite.scenarios}) > 1:
+        raise UsageError(
+            "the scenarios of this suite have weights: a comparison in turns counts all alike. Compare "
+            "without a budget, or leave the weights out"
+        )
+    counts = design.look_counts(suite)
+    order = draw_order(suite, counts[-1])
+    test: SequentialTest = (
+        AnytimeValid(matters=design.matters, alpha=design.error)
+        if design.open_ended
+        else GroupSequential(matters=design.matters, alpha=design.error, spending=design.spending)
+    )
+    fractions = (
+        [math.nan] * len(counts) if design.open_ended else information_fractions(counts, len(suite.scenarios))
+    )
+    run = SequentialRun(design=design, planned=counts[-1])
+    rows: dict[Pair, PairRows] = {}
+    for before, count, fraction in zip([0, *counts], counts, fractions, strict=False):
+        drawn = await draw(order[before:count])
+        rows |= drawn
+        spent = _spent(rows) if design.cost is not None else 0.0
+        used = spent / design.cost if design.cost is not None else 0.0
+        step = (count - before) / count * spent
+        # The next pairs would go over the budget, so that this is the last look.
+        last = design.cost is not None and spent + step > design.cost
+        differences = _differences(suite, drawn if design.open_ended else rows)
+        if differences:
+            reached = fraction if design.open_ended else 1.0 if last else min(1.0, max(fraction, used))
+            run.looks.append(test.look(differences, pairs=len(rows), fraction=reached))
+            note(run)
+            if run.looks[-1].verdict != "inconclusive":
+                return run, rows
+        if last:
+            run.ended = f"${spent:.2f} of ${design.cost:.2f} are spent, and the next pairs take ${step:.2g}"
+            return run, rows
+    run.ended = f"all {len(rows)} pairs were made" if rows else "no pair could be made"
+    return run, rows
+
+
+def draw_order(suite: Suite, pairs: int) -> list[Pair]:
+    """Return the first pairs in the order in which they are made: at random, epoch by epoch."""
+    ids = [scenario.id for scenario in suite.scenarios]
+    order: list[Pair] = []
+    for epoch in range(1, math.ceil(pairs / len(ids)) + 1):
+        chance = Random(f"{suite.name}/{epoch}")  # an order to repeat, not a secret  # noqa: S311
+        order += [(name, epoch) for name in chance.sample(ids, len(ids))]
+    return order[:pairs]
+
+
+def _differences(suite: Suite, rows: dict[Pair, PairRows]) -> dict[str, float]:
+    """Return, by scenario, how much more often head passed than base; pairs with a trial that broke count as
+    the suite says.
+    """
+    found: dict[str, list[int]] = {}
+    for (scenario, _), (base, head) in rows.items():
+        if suite.count_errors == "fail" or "error" not in (base.outcome, head.outcome):
+            found.setdefault(scenario, []).append((head.outcome == "pass") - (base.outcome == "pass"))
+    return {scenario: sum(values) / len(values) for scenario, values in found.items()}
+
+
+def _spent(rows: dict[Pair, PairRows]) -> float:
+    every = [row for pair in rows.values() for row in pair]
+    if any(row.metrics.get("unpriced_calls", 0) > 0 for row in every):
+        raise UsageError(
+            "the price of the model is not known, so a cost cannot be kept: give a budget of trials"
+        )
+    return sum(row.metrics.get("cost_estimate", 0.0) + grading_cost(row.scores) for row in every)
