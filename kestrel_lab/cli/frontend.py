@@ -18,7 +18,7 @@ import typer
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver, Reporter
 from kestrel_lab.core.run_types import Limits
-from kestrel_lab.evals.labels.labelling import Labelling
+from kestrel_lab.evals.labels.label_queue import Labelling
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.options import LimitOptions, Opt, RunOptions, table
 from kestrel_lab.runtime.run import Run

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.rule import Rule
 from rich.text import Text
 
-from kestrel_lab.evals.labels.labelling import LabelItem, Labelling
+from kestrel_lab.evals.labels.label_queue import LabelItem, Labelling
 
 KEYS = "1 met · 0 not met · s skip · n note · u undo · t calls · r rubric · q quit"
 _VALUES = {"1": 1, "0": 0, "s": None}

@@ -42,8 +42,8 @@ from kestrel_lab.evals.commits.bisect_result import BisectResult
 from kestrel_lab.evals.commits.comparison import Comparison
 from kestrel_lab.evals.commits.history import History
 from kestrel_lab.evals.execution.result import EvalResult
+from kestrel_lab.evals.labels.label_queue import Labelling
 from kestrel_lab.evals.labels.label_report import label_report
-from kestrel_lab.evals.labels.labelling import Labelling
 from kestrel_lab.evals.notebooks.run import NotebookResult
 from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport
 from kestrel_lab.evals.studies.ablation_result import Ablation

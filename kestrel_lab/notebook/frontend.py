@@ -34,7 +34,7 @@ from kestrel_lab.tools.kernel.live_kernel import HEADLESS, is_attended
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter, Watcher
-    from kestrel_lab.evals.labels.labelling import Labelling
+    from kestrel_lab.evals.labels.label_queue import Labelling
     from kestrel_lab.notebook.time_travel import TimeTravel
     from kestrel_lab.runtime.settings import Settings
 

@@ -118,12 +118,13 @@ export default {
       meter.setAttribute("aria-label", "labelled");
       tell(now.told);
       for (const button of keys.children) button.disabled = !item && !"ur".includes(button.dataset.key);
-      const of = JSON.stringify([item, now.rubric, now.report]);
+      const of = JSON.stringify([item, now.rubric, now.report, now.outdated, now.elsewhere]);
       if (of === shown) return;
       shown = of;
       note = "";
       body.replaceChildren(part("rubric", now.rubric, "ksl-rubric"));
       if (now.outdated) body.append(make("div", "ksl-older", `${now.outdated} of your labels are by an earlier version of the rubric and are not counted`));
+      if (now.elsewhere) body.append(make("div", "ksl-older", `${now.elsewhere} of your labels are of other trials of this suite`));
       if (!item) { body.append(make("pre", "ksl-report", now.report)); return; }
       body.append(part("goal", item.goal), transcript(item.transcript), part("answer", item.answer || "(no answer)", "ksl-answer"));
       if (item.checks.length) body.append(part("checks", item.checks.join("\n"), "ksl-checks"));

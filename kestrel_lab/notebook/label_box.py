@@ -16,8 +16,8 @@ from typing import Any
 from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import sanitize_text
+from kestrel_lab.evals.labels.label_queue import Labelling
 from kestrel_lab.evals.labels.label_report import label_report
-from kestrel_lab.evals.labels.labelling import Labelling
 from kestrel_lab.notebook.panel import with_static_html
 from kestrel_lab.views.html.elements import paragraph_html
 
@@ -82,6 +82,7 @@ class LabelBox:
             "suite": sanitize_text(labelling.suite.name),
             "rubric": sanitize_text(labelling.rubric),
             "outdated": labelling.outdated(),
+            "elsewhere": labelling.elsewhere(),
             "told": sanitize_text(told),
             "report": report,
             # Else a label that changes nothing on the screen would not be told to the page.

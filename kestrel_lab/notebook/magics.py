@@ -13,7 +13,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 
 from kestrel_lab.cli.frontend import files_named
 from kestrel_lab.core.errors import KestrelError
-from kestrel_lab.evals.labels.labelling import Labelling
+from kestrel_lab.evals.labels.label_queue import Labelling
 from kestrel_lab.models.resolve import prepare_in_background
 from kestrel_lab.notebook.command_line import run_magic
 from kestrel_lab.notebook.completion import complete_line

@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.gate_bounds import SUCCESS
-from kestrel_lab.evals.labels.judge_measures import JudgeReport, ask_and_measure
-from kestrel_lab.evals.labels.label_report import LabelReport, label_report
-from kestrel_lab.evals.labels.labelling import Labelling, begin_labelling
+from kestrel_lab.evals.labels.labelled_result import LabelledResult
 from kestrel_lab.evals.metrics import CONCERN_COLUMNS, concern_rates
 from kestrel_lab.evals.reports.gate_decisions import (
     EXIT_CODES,
@@ -59,7 +56,7 @@ _QUIET: Final = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class EvalResult(ResultView):
+class EvalResult(LabelledResult, ResultView):
     """Trials of a suite, scenario × configuration × epoch."""
 
     suite: Suite
@@ -208,42 +205,6 @@ class EvalResult(ResultView):
         """
         gates = self.gates() if self.suite.gates else None
         return write_suite_page(path, self.suite, self._labelled(), self.store, gates=gates)
-
-    def label(self, **how: Any) -> Labelling:
-        """Draw trials of this result to be labelled by keys, in a notebook in a box below the cell.
-
-        `who` labels, `number` trials, `seed` of the draw, `rubric`, `active` are those of
-        `lab.evals.label`. Broken trials are left out.
-        """
-        return begin_labelling(self.store, self.suite, self.rows, **how)
-
-    def labels(self) -> LabelReport:
-        """Return the labels of the suite, with the agreement of people and of each with themselves."""
-        return label_report(self.store, self.suite.name, {row.run: row.scenario for row in self.rows})
-
-    async def judge(
-        self,
-        *judges: Model,
-        rubric: str = "",
-        rounds: int = 1,
-        swap: bool = False,
-        labelled: bool = False,
-        reporter: Reporter | None = None,
-    ) -> JudgeReport:
-        """Ask these judges about the trials, and measure all judges of them by labels: see
-        `lab.evals.judge`, which takes names of models, too.
-        """
-        return await ask_and_measure(
-            self.store,
-            self.suite,
-            self.rows,
-            judges,
-            rubric=rubric,
-            rounds=rounds,
-            swap=swap,
-            labelled=labelled,
-            reporter=reporter,
-        )
 
     def gates(self) -> GateReport:
         """Decide the suite's gates; the verdict is `broken` when it declares none."""

@@ -18,8 +18,8 @@ from kestrel_lab.checks.llm_judge import hash_rubric
 from kestrel_lab.core.events.union import TrialJudged
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.evals.labels.agreement import cohen_kappa, raw_agreement
+from kestrel_lab.evals.labels.label_queue import suite_rubric
 from kestrel_lab.evals.labels.label_report import agreement_rows, measures_of
-from kestrel_lab.evals.labels.labelling import suite_rubric
 from kestrel_lab.evals.labels.stored_labels import (
     TrialLabel,
     combine_labels,
@@ -204,7 +204,7 @@ async def ask_and_measure(
     labelled: bool,
     **how: Any,
 ) -> JudgeReport:
-    """Ask judges about trials of a suite and measure them: see `stored.judging`."""
+    """Ask judges about trials of a suite and measure them: see `stored.judgements`."""
     notes = list[str]()
     text = rubric or current_rubric(store, suite.name) or suite_rubric(suite)
     if graders:

@@ -6,8 +6,8 @@ import pytest
 from greetings import suite
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.labels.label_queue import RUBRIC, Labelling
 from kestrel_lab.evals.labels.label_report import label_report
-from kestrel_lab.evals.labels.labelling import RUBRIC, Labelling
 from kestrel_lab.evals.labels.stored_labels import labels_of, stored_labels
 from kestrel_lab.evals.stored_trials import stored_trials
 

@@ -9,8 +9,8 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.evals.labels.judge_measures import JudgeReport, ask_and_measure
 from kestrel_lab.evals.labels.label_csv import import_labels, labels_csv, no_labels
+from kestrel_lab.evals.labels.label_queue import LABELLED, Labelling, begin_labelling
 from kestrel_lab.evals.labels.label_report import LabelReport, label_report
-from kestrel_lab.evals.labels.labelling import LABELLED, Labelling, begin_labelling
 from kestrel_lab.evals.labels.stored_labels import stored_labels
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored.rescore import is_selected, stored_rows

@@ -115,7 +115,7 @@ class Labelling:
         return sanitize_text(
             f"suite {self.suite.name}: {done} of {total} labelled by {self.who}\n"
             f"rubric: {one_line(self.rubric, 200)}\n"
-            f"label by keys: a cell that ends with it, or kestrel eval label; by code: .next(), .give(run, 1)"
+            "label by keys: a cell that ends with it, or kestrel eval label; by code: .next(), .give(run, 1)"
         )
 
     @property
@@ -187,6 +187,13 @@ class Labelling:
         """Return how many labels this person gave by earlier versions of the rubric."""
         return len(self._mine()) - len(self.labels())
 
+    def elsewhere(self) -> int:
+        """Return how many labels this person gave to trials that are not drawn, such as those of an earlier
+        execution of the suite: the trials of the next one are others.
+        """
+        drawn = {one.run for one in self._drawn}
+        return sum(label.run not in drawn for label in self.labels())
+
     def _mine(self) -> list[Label]:
         return [label for label in stored_labels(self.store, self.suite.name) if label.said.who == self.who]
 
@@ -214,7 +221,7 @@ def begin_labelling(
     active: bool | None = None,
     **how: Any,
 ) -> Labelling:
-    """Begin to label trials of a suite, likelier ones first where judges are unsure: see `stored.judging`."""
+    """Begin to label trials of a suite, likelier ones where judges are unsure: see `stored.judgements`."""
     verdicts = stored_verdicts(store, suite.name, rows)
     if active and not verdicts:
         raise UsageError(
