@@ -252,9 +252,9 @@ def _emptied(empty_folder: Path) -> Iterator[None]:
     yield
     for left in os.scandir(empty_folder):
         if left.is_dir(follow_symlinks=False):
-            shutil.rmtree(left)
+            shutil.rmtree(left, ignore_errors=True)  # a process that is about to end may still write there
         else:
-            os.unlink(left)
+            Path(left).unlink(missing_ok=True)
 
 
 @pytest.fixture
