@@ -36,6 +36,7 @@ def test_streams_folder_environment_words_and_code_are_the_callers(warm_program:
     assert (looked.returncode, looked.stderr) == (7, f"{place} here ['a']\n")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a warm Python needs Linux")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_who_kills_it_kills_what_it_does(warm_program: Path, place: Path, number: signal.Signals) -> None:
     """The fork ends with the process that the caller knows."""
