@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.evals.options import EvalOptions, Selection
+from kestrel_lab.evals.options import CompareOptions, EvalOptions, Selection
 from kestrel_lab.evals.shared.transfer import SharedResults
-from kestrel_lab.runtime.options import takes_options
+from kestrel_lab.runtime.options import check_names, takes_options
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.sync import blocking_twin
 
@@ -105,21 +105,14 @@ class Evaluations(Arms):
             options["make"] = on_cluster(cluster)
         return await run_suite(self._session, suite, **options)
 
-    @takes_options(Selection)
+    @takes_options(CompareOptions)
     async def compare(
         self,
         base: str = "auto",
         head: str = "HEAD",
         *,
         suite: str | Path,
-        epochs: int | None = None,
-        reporter: Reporter | None = None,
-        margin: float = 0.05,
-        own_suite: bool = False,
-        cassette: str | None = None,
-        cassettes: str | Path | None = None,
-        alone: bool = False,
-        **parts: Unpack[Selection],
+        **options: Unpack[CompareOptions],
     ) -> Comparison:
         """Run a suite at two commits, as far as results are not stored, and compare them.
 
@@ -136,20 +129,7 @@ class Evaluations(Arms):
         """
         from kestrel_lab.evals.commits.compare import compare_commits
 
-        return await compare_commits(
-            self._session,
-            base,
-            head,
-            suite=suite,
-            epochs=epochs,
-            reporter=reporter,
-            margin=margin,
-            own_suite=own_suite,
-            cassette=cassette,
-            cassettes=cassettes,
-            alone=alone,
-            **parts,
-        )
+        return await compare_commits(self._session, base, head, suite=suite, **options)
 
     async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
         """Run a suite at several commits (`A..B`, or `A,B,C`), as far as results are not stored.
@@ -175,7 +155,16 @@ class Evaluations(Arms):
 
         return await stored_history(self._session, suite, **options)
 
-    async def bisect(self, suite: str | Path, good: str, bad: str = "HEAD", **options: Any) -> BisectResult:
+    async def bisect(
+        self,
+        suite: str | Path,
+        good: str,
+        bad: str = "HEAD",
+        *,
+        configs: Sequence[str] | None = None,
+        reporter: Reporter | None = None,
+        **search: Any,
+    ) -> BisectResult:
         """Find the first commit after `good`, up to `bad`, at which a metric is worse, with as many trials as
         that needs.
 
@@ -190,8 +179,12 @@ class Evaluations(Arms):
         last cannot be run.
         """
         from kestrel_lab.evals.commits.bisect import find_first_bad
+        from kestrel_lab.evals.commits.bisect_result import BisectSearch
 
-        return await find_first_bad(self._session, suite, good, bad, **options)
+        check_names("Evaluations.bisect", search, BisectSearch.__dataclass_fields__)
+        return await find_first_bad(
+            self._session, suite, good, bad, BisectSearch(**search), configs=configs, reporter=reporter
+        )
 
     @takes_options(Selection)
     async def rescore(

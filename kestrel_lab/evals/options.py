@@ -29,6 +29,23 @@ class Selection(TypedDict, total=False):
     """Scenarios with one of these tags."""
 
 
+class CompareOptions(Selection, total=False):
+    """How two commits are compared."""
+
+    epochs: int | None
+    """How often each scenario is repeated; the suite's number by default."""
+    reporter: Reporter | None
+    margin: float
+    """How large a change of the success rate counts as none, .05 by default."""
+    own_suite: bool
+    """Whether each commit runs the suite file that it has itself."""
+    cassette: str | None
+    """As in `EvalOptions`; recordings are those of each commit."""
+    cassettes: str | Path | None
+    alone: bool
+    """Whether a first commit, for which `auto` finds no base, is run by itself."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalOptions:
     """How a suite is run."""

@@ -16,7 +16,7 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import reusable_rows
 from kestrel_lab.evals.execution.runner import plan_trials
 from kestrel_lab.evals.git import NoEarlierCommit, nearest_baseline, tree_of
-from kestrel_lab.evals.options import Selection
+from kestrel_lab.evals.options import CompareOptions
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.evals.summaries.result_table import label_kind
 from kestrel_lab.runtime.options import takes_options
@@ -28,26 +28,31 @@ AUTO: Final = "auto"
 """In place of a base: the nearest ancestor on the main branch that has results."""
 
 
-@takes_options(Selection)
+@takes_options(CompareOptions)
 async def compare_commits(
     session: Session,
     base: str,
     head: str,
     *,
     suite: str | Path,
-    epochs: int | None = None,
-    reporter: Reporter | None = None,
-    margin: float = 0.05,
-    own_suite: bool = False,
-    cassette: str | None = None,
-    cassettes: str | Path | None = None,
-    alone: bool = False,
-    **parts: Unpack[Selection],
+    **options: Unpack[CompareOptions],
 ) -> Comparison:
     """Run the suite file against the code of two commits and compare what comes out; see
     `Evaluations.compare`.
     """
-    place = suite_with_parts(session, suite, epochs=epochs, cassette=cassette, cassettes=cassettes, **parts)
+    reporter, margin = options.get("reporter"), options.get("margin", 0.05)
+    own_suite, alone = options.get("own_suite", False), options.get("alone", False)
+    place = suite_with_parts(
+        session,
+        suite,
+        epochs=options.get("epochs"),
+        cassette=options.get("cassette"),
+        cassettes=options.get("cassettes"),
+        configs=options.get("configs"),
+        scenarios=options.get("scenarios"),
+        families=options.get("families"),
+        tags=options.get("tags"),
+    )
     names = {base: base, head: head}
     if base == AUTO:
         try:

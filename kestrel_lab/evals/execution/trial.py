@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from kestrel_lab.checks.python_function import awaited, score_of
 from kestrel_lab.core.errors import (
@@ -42,7 +42,7 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Config, Scenario
 from kestrel_lab.runtime.context.dependencies import NoMemory
 from kestrel_lab.runtime.operations.intake import conversation_plan
-from kestrel_lab.runtime.options import guidance_names
+from kestrel_lab.runtime.options import ConfigOptions, guidance_names, table
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.model_guard import guard_model
@@ -122,6 +122,14 @@ class TrialRequest:
         )
 
 
+_UNSAID: Final = cast(
+    "ConfigOptions", {name: opt.default for name, opt in table(ConfigOptions).items()} | {"verify": "off"}
+)
+"""The options of a trial that its configuration does not say. They are not the lab's: the same suite has the
+same results in every lab. Answers are not verified, since checks judge them.
+"""
+
+
 async def run_trial(
     session: Session, ready: PreparedSuite, ask: TrialRequest, *, keep_in: Path | None = None
 ) -> EvalRow:
@@ -151,6 +159,7 @@ async def run_trial(
             if config.learning
             else replace(models.ports, memory=NoMemory(), abstain=None)
         )
+        options: ConfigOptions = {**_UNSAID, **config.options}
         turns, bounds = (scenario.goal, *scenario.turns), ready.limits(scenario, config, session.limits)
         if config.learning:
             await store_seed_notes(ports.memory, scenario.notes, str(workspace.root))
@@ -165,8 +174,6 @@ async def run_trial(
                 approve=scenario.policy,
                 approver=None if environment is None else environment.approver,
                 containment=scenario.containment or session.options["containment"],
-                verify=config.verify or "off",
-                form=config.form or "none",
                 instructions=ready.told(scenario, config),
                 config=config.name,
                 scenario=scenario.id,
@@ -177,6 +184,7 @@ async def run_trial(
                 resolve=models.resolve,
                 ports=ports,
                 output=scenario.output or None,
+                **options,
             )
 
         run, broke = await _run_earlier_tasks(session, ask, begin, workspace)
