@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.protocols import Approver, Model, Reporter
+from kestrel_lab.core.protocols import Approver, Model
 from kestrel_lab.core.sanitize import sanitize_text
-from kestrel_lab.evals.options import EvalOptions, Selection
+from kestrel_lab.evals.options import CompareOptions, EvalOptions
 from kestrel_lab.host.homes import moved_notice
 from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.runtime.options import (
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from kestrel_lab.answers.output_types import OutputForm, T
     from kestrel_lab.evals.commits.compare import Comparison
-    from kestrel_lab.evals.commits.sequential_compare import Design
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.runtime.conversation import Chat
@@ -340,22 +339,14 @@ class Lab(Services):
 
     eval_sync = blocking_twin(eval)  # the method above  # noqa: A003
 
-    @takes_options(Selection)
+    @takes_options(CompareOptions)
     async def compare(
         self,
         base: str = "auto",
         head: str = "HEAD",
         *,
         suite: str | Path,
-        epochs: int | None = None,
-        reporter: Reporter | None = None,
-        margin: float = 0.05,
-        own_suite: bool = False,
-        cassette: str | None = None,
-        cassettes: str | Path | None = None,
-        alone: bool = False,
-        design: Design | None = None,
-        **parts: Unpack[Selection],
+        **options: Unpack[CompareOptions],
     ) -> Comparison:
         """Run a suite at two commits, as far as results are not stored, and compare them.
 
@@ -374,21 +365,7 @@ class Lab(Services):
         """
         from kestrel_lab.evals.commits.compare import compare_commits
 
-        return await compare_commits(
-            self,
-            base,
-            head,
-            suite=suite,
-            epochs=epochs,
-            reporter=reporter,
-            margin=margin,
-            own_suite=own_suite,
-            cassette=cassette,
-            cassettes=cassettes,
-            alone=alone,
-            design=design,
-            **parts,
-        )
+        return await compare_commits(self, base, head, suite=suite, **options)
 
     compare_sync = blocking_twin(compare)
 
