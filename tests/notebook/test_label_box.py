@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
-from kestrel_lab.runtime.session import Session
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.labels.stored_labels import stored_labels
 from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.lab import Lab
 from kestrel_lab.notebook.label_box import LabelBox
 from kestrel_lab.testing import ScriptedModel
 
@@ -21,11 +21,11 @@ CHECKS = (AnswerContains(texts=("hello",)),)
 @pytest.fixture
 def result(tmp_path: Path):
     """Six trials."""
-    session = Session(tmp_path / "home", env={})
+    lab = Lab(home=tmp_path / "home", env={})
     asked = tuple(Scenario(id=f"s{n}", goal=f"Greet person {n}", checks=CHECKS) for n in range(6))
     suite = Suite(name="demo", scenarios=asked)
-    yield asyncio.run(run_suite(session, suite, configs={"secret": ScriptedModel(["hello"])}))
-    session.close()
+    yield asyncio.run(run_suite(lab, suite, configs={"secret": ScriptedModel(["hello"])}))
+    lab.close()
 
 
 def press(box: LabelBox, **message: object) -> dict:
