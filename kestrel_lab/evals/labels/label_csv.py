@@ -18,7 +18,7 @@ from kestrel_lab.eventlog.store import SessionStore
 
 COLUMNS: Final = (
     *("run", "who", "value", "note", "rubric", "rubric_hash"),
-    *("probability", "drawn", "seed", "repeat", "at"),
+    *("probability", "drawn", "seed", "frame", "repeat", "at"),
 )
 _SKIP: Final = "skip"
 _NAMED: Final = 8
@@ -96,7 +96,8 @@ def _cells(label: Label) -> list[str]:
     said = label.said
     return [
         *(label.run, said.who, _value(said), said.note, said.rubric, said.rubric_hash),
-        *(repr(said.probability), str(said.drawn), str(said.seed), dumps(said.repeat), repr(label.at)),
+        *(repr(said.probability), str(said.drawn), str(said.seed), said.frame),
+        *(dumps(said.repeat), repr(label.at)),
     ]
 
 
@@ -147,6 +148,7 @@ def _parsed(cells: Mapping[str, str], suite: str) -> _Row:
             probability=float(cells.get("probability") or 1),
             drawn=int(cells.get("drawn") or 0),
             seed=int(cells.get("seed") or 0),
+            frame=cells.get("frame") or "",
             repeat={"": False, "false": False, "true": True}[(cells.get("repeat") or "").strip().lower()],
         )
     )

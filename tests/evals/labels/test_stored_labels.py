@@ -75,13 +75,14 @@ def test_persons_are_put_together_and_repeats_and_skips_left_out(lab, runs):
 
 def test_probabilities_of_several_draws_can_be_compared(lab, runs):
     """A draw that was ended early, and one that asked for more, give the probability of being among all that
-    are labelled; a trial that somebody chose stands for itself.
+    are labelled; a trial that somebody chose stands for itself, and a draw from other trials counts alone.
     """
     record_label(lab.store, runs[0], said(1, probability=0.5, drawn=6))
     record_label(lab.store, runs[1], said(1, probability=0.75, drawn=9))
     record_label(lab.store, runs[2], said(1, probability=1.0, drawn=0))
+    record_label(lab.store, runs[3], said(1, probability=0.5, drawn=6, frame="another commit"))
     found = labels_of(lab.store, "demo")
-    assert [found[run].probability for run in runs[:3]] == [pytest.approx(2 / 12), pytest.approx(2 / 12), 1]
+    assert [found[run].probability for run in runs[:4]] == pytest.approx([2 / 12, 2 / 12, 1, 1 / 12])
 
 
 @pytest.mark.parametrize(
