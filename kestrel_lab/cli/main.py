@@ -54,7 +54,6 @@ from kestrel_lab.evals.summaries.breakdowns import (
     family_table,
     shared_checks,
 )
-from kestrel_lab.evals.summaries.result_table import summarise_configurations, summary_table
 from kestrel_lab.host.user import user_name
 from kestrel_lab.host.version import __version__
 from kestrel_lab.lab import Lab
@@ -282,11 +281,7 @@ def _show_result(console: Console, result: Any, *, followed: bool) -> int:  # on
             console.print(_table(*result.table()))
         case EvalResult():
             console.print(Text("\n".join((result.headline, *result.lines()))))
-            console.print(
-                _fit_terminal(
-                    *summary_table(summarise_configurations(result.rows, result.suite.count_errors))
-                )
-            )
+            console.print(_fit_terminal(*result.table()))
             if checks := shared_checks(result.rows):
                 console.print(_table(CHECK_HEADINGS, checks))
             families, rates = family_table(

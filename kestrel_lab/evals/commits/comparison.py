@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,7 +41,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors, Suite
 from kestrel_lab.evals.summaries.best_configuration import format_points, points_text
-from kestrel_lab.evals.summaries.result_table import label_kind, with_unit
+from kestrel_lab.evals.summaries.result_table import broke_in, label_kind, with_unit
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.formatting import format_count
@@ -432,12 +432,12 @@ class Comparison(ResultView):
             for scenario, why in list(self.base.skipped.items())[:_SHOWN_SKIPPED]:
                 yield f"{self.base.title}: scenario {scenario}: {why}"
         for side in (self.head,) if self.no_base else (self.base, self.head):
-            broke = sum(row.outcome == "error" for row in side.rows)
+            broke = any(row.outcome == "error" for row in side.rows)
             counted = "as failed" if self.suite.count_errors == "fail" else "in no rate"
             pulled = sum(bool(row.result.get("origin")) for row in side.rows)
             made = f"{side.title}: {len(side.rows)} trials, {side.reused} of them stored before"
             made += f" ({pulled} pulled from what others pushed)" if pulled else ""
-            yield made + (f", {broke} broke (counted {counted})" if broke else "")
+            yield made + (f", broke: {broke_in(side.rows)}, counted {counted}" if broke else "")
             if side.newer:
                 yield (
                     f"{side.title} does not have this suite: its code ran with the present suite, and "
@@ -460,18 +460,22 @@ class Comparison(ResultView):
         notes = [(metric, d.note) for (_, metric), d in self._differences.items() if d.note]
         for note in dict.fromkeys(note for _, note in notes):
             yield f"{', '.join(dict.fromkeys(metric for metric, why in notes if why == note))}: {note}."
-        if few := next(
-            (
-                d.scenarios
-                for d in self._differences.values()
-                if d.scope == "these scenarios" and d.scenarios and not told
-            ),
-            None,
-        ):
-            yield (
-                f"With {few} scenarios this speaks of these scenarios only; from six on it speaks of "
-                "scenarios like these."
-            )
+        yield from () if told else _unit_notes(self._differences.values())
+
+
+def _unit_notes(differences: Iterable[Difference]) -> Iterable[str]:
+    """Yield what a comparison speaks of, where that is not scenarios like these, each counted by itself."""
+    differences = list(differences)
+    if of_families := {d.test for d in differences if d.test.endswith("of families")}:
+        yield (
+            "Scenarios of one family count together: what disturbs all of them at once is no evidence of a "
+            f"change ({', '.join(sorted(of_families))})."
+        )
+    if few := next((d.scenarios for d in differences if d.scope == "these scenarios" and d.scenarios), None):
+        yield (
+            f"With {few} scenarios this speaks of these scenarios only; from six on it speaks of "
+            "scenarios like these."
+        )
 
 
 def compare_rows(
@@ -493,9 +497,14 @@ def compare_rows(
         config: side_by_side(*([row for row in rows if row.config == config] for rows in (base, head)))
         for config in configs
     }
+    families = {row.scenario: row.family for row in (*base, *head)}
     found = [
         _paired_difference(
-            metric, before.get(key, {}), after.get(key, {}), rounds[config], weights, ALPHA * question.weight
+            metric,
+            before.get(key, {}),
+            after.get(key, {}),
+            rounds[config],
+            partial(compare_scenarios, weights=weights, families=families, alpha=ALPHA * question.weight),
         )
         for (config, metric), key, question in zip(keys, keys, questions, strict=True)
     ]
@@ -504,10 +513,59 @@ def compare_rows(
         for config in configs
     }
     judged = judge_all(found, questions)
+    for place, (config, metric) in enumerate(keys):
+        if metric == PRIMARY:
+            mine = [[row for row in rows if row.config == config] for rows in (base, head)]
+            compared = partial(compare_scenarios, weights=weights, families=families, bounded=True)
+            judged[place] = _unless_turned_over(judged, place, questions, found, _if_broken(mine, compared))
     return {
         key: unchanged(one, same_files=same_files, same_trials=again[key[0]])
         for key, one in zip(keys, judged, strict=True)
     }
+
+
+def _if_broken(
+    sides: Sequence[Sequence[EvalRow]], compared: Callable[..., Difference]
+) -> Sequence[Difference]:
+    """Return the differences of the success rate if all that broke had failed at base and passed at head, and
+    the other way; none where nothing broke.
+    """
+    if all(row.outcome != "error" for rows in sides for row in rows):
+        return []
+    return [
+        compared(*(_passes(rows, broken) for rows, broken in zip(sides, fills, strict=True)))
+        for fills in ((0.0, 1.0), (1.0, 0.0))
+    ]
+
+
+def _passes(rows: Iterable[EvalRow], broken: float) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        value = broken if row.outcome == "error" else float(row.outcome == "pass")
+        found.setdefault(row.scenario, []).append(value)
+    return found
+
+
+def _unless_turned_over(
+    judged: Sequence[Difference],
+    place: int,
+    questions: Sequence[Question],
+    found: Sequence[Difference],
+    bounds: Sequence[Difference],
+) -> Difference:
+    """Return the difference at `place`, without its verdict where another end of trials that broke would give
+    another one.
+    """
+    mine = judged[place]
+    others = [judge_all([*found[:place], one, *found[place + 1 :]], questions)[place] for one in bounds]
+    if mine.verdict == "inconclusive" or all(one.verdict == mine.verdict for one in others):
+        return mine
+    low, high = sorted(100 * one.interval.mean for one in bounds)
+    note = (
+        f"no verdict ({mine.verdict}): what broke could turn it over, the difference is {low:+.1f} to "
+        f"{high:+.1f} points as those trials failed or passed; run them again (--resume)"
+    )
+    return replace(mine, verdict="inconclusive", note=note)
 
 
 def compare_families(
@@ -556,24 +614,22 @@ _Values = dict[tuple[str, int], float]
 
 
 def _paired_difference(
-    metric: str, before: _Values, after: _Values, rounds: Rounds, weights: dict[str, float], alpha: float
+    metric: str, before: _Values, after: _Values, rounds: Rounds, compared: partial[Difference]
 ) -> Difference:
+    """Return the difference of one metric; `compared` is `compare_scenarios` with all that metrics share."""
     if metric == PRIMARY or not METRICS[metric].clock:
-        return compare_scenarios(
-            by_scenario(before), by_scenario(after), weights=weights, bounded=metric == PRIMARY, alpha=alpha
-        )
+        return compared(by_scenario(before), by_scenario(after), bounded=metric == PRIMARY)
     if rounds.note:
-        apart = compare_scenarios(
-            by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha
-        )
+        apart = compared(by_scenario(before), by_scenario(after), bounded=False)
         return replace(apart, note=rounds.note, p=math.nan, p_holm=math.nan, mde=math.nan)
     before, after = (
         {key: value for key, value in side.items() if key[1] in rounds.epochs} for side in (before, after)
     )
-    found = compare_scenarios(
-        by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha
+    shared = compared.keywords
+    found = compared(by_scenario(before), by_scenario(after), bounded=False)
+    return confirm_by_rounds(
+        found, mean_difference_by_round(before, after, shared["weights"]), alpha=shared["alpha"]
     )
-    return confirm_by_rounds(found, mean_difference_by_round(before, after, weights), alpha=alpha)
 
 
 def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[str, str], _Values]:

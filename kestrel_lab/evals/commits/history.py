@@ -21,7 +21,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.metric_values import ObservedMetric, find_metric
-from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, frame_record, label_kind
+from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, broke_in, frame_record, label_kind
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.elements import (
     headline_html,
@@ -77,7 +77,7 @@ class History(ResultView):
             records,
             columns=["commit", "subject", "committed_at", *COLUMNS],
             units={**UNITS, "committed_at": "UTC"},
-        )
+        ).astype({"passed": "boolean"})
 
     def summary(self) -> pd.DataFrame:
         """One row per commit and configuration: `commit`, `subject`, `committed_at`, `config`, the metric's
@@ -184,7 +184,7 @@ class History(ResultView):
                     label_kind(config, self._kinds[config]),
                     interval.text(self._observed.text),
                     str(len(rows)),
-                    str(_count_broken(rows)),
+                    broke_in(rows),
                     f"step, {self._way(step)}" if step else "",
                     one_line(commit.subject, 50),
                 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -30,9 +31,10 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries import result_table
 from kestrel_lab.evals.summaries.breakdowns import check_rates, grouped_by_column
+from kestrel_lab.evals.summaries.corrected_rates import with_labels
 from kestrel_lab.evals.summaries.pareto import Frontier, pareto_frontier
 from kestrel_lab.evals.summaries.retrieval_recall import RECALL_COLUMNS, recall_rows
-from kestrel_lab.evals.summaries.streaming_summary import Group, reduce_rows
+from kestrel_lab.evals.summaries.streaming_summary import Group, grading_cost, reduce_rows
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
 
@@ -44,6 +46,13 @@ _REASON: Final = 240
 """Characters of a reason that are shown."""
 _REASONS: Final = 3
 """Reasons that are shown."""
+_QUIET: Final = {
+    "broke": ("0",),
+    "tool calls": ("0.0",),
+    "cache hits": ("0.0", "unknown"),
+    "Pareto front": ("",),
+}
+"""Columns of the table that are left out where all configurations have these words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -60,7 +69,8 @@ class EvalResult(LabelledResult, ResultView):
     """Why the other trials could not be reused, when that was asked for: numbers of trials by reason."""
     notes: tuple[str, ...] = ()
     """How the trials were run: what was cut off before, repeated, or slowed down."""
-    _summaries: list[dict[str, Any]] = field(default_factory=list, init=False, compare=False)
+    _summaries: dict[Hashable, list[dict[str, Any]]] = field(default_factory=dict, init=False, compare=False)
+    """By the labels that they are corrected by: trials may be labelled at any time."""
 
     @property
     def reused(self) -> int:
@@ -69,17 +79,20 @@ class EvalResult(LabelledResult, ResultView):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per trial: who and what, `outcome` (`pass`, `fail`, `error`), metrics, `reason`, `run`,
-        `git_sha`.
+        """One row per trial: `passed` and `why` not, who and what, `run`, `outcome` (`pass`, `fail`,
+        `error`), metrics, `reason`, `git_sha`.
 
-        `success` is 1 or 0, and missing for a trial that broke when the suite excludes those; `score` is the
-        mean value of its checks; times are in seconds; `recall@k` is there where checks ask for it.
+        `why` says of each check that failed what was expected and what was found. `passed` is true or false,
+        `success` 1 or 0; both are missing for a trial that broke when the suite excludes those; `score` is
+        the mean value of its checks; times are in seconds; `recall@k` is there where checks ask for it.
         `cost_estimate` is missing where no price is known, and what is known of it where `unpriced_calls` is
-        not 0. `origin` is user and machine that a pulled trial was made by, empty for one that was made here.
+        not 0. `label` and `label_probability` are there where people labelled trials. `origin` is user and
+        machine that a pulled trial was made by, empty for one that was made here.
         """
-        records = [result_table.frame_record(row, self.suite.count_errors) for row in self.rows]
+        records = [result_table.frame_record(row, self.suite.count_errors) for row in self._labelled()]
         more = sorted({name for record in records for name in record} - set(result_table.COLUMNS))
-        return unit_frame(records, columns=[*result_table.COLUMNS, *more], units=result_table.UNITS)
+        frame = unit_frame(records, columns=[*result_table.COLUMNS, *more], units=result_table.UNITS)
+        return frame.astype({"passed": "boolean"})  # one with room for missing values
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -92,9 +105,7 @@ class EvalResult(LabelledResult, ResultView):
         rows = []
         for row in self.rows:
             head = {"scenario": row.scenario, "config": row.config, "epoch": row.epoch}
-            rows += [
-                {**head, **score, "grading_cost": result_table.grading_cost([score])} for score in row.scores
-            ]
+            rows += [{**head, **score, "grading_cost": grading_cost([score])} for score in row.scores]
         columns = ["scenario", "config", "epoch", "check", "passed", "value", "reason", "grading_cost"]
         return unit_frame(rows, columns=columns, units=result_table.UNITS)
 
@@ -131,7 +142,7 @@ class EvalResult(LabelledResult, ResultView):
                 return unit_frame(rates, columns=list(CONCERN_COLUMNS)).set_index(["config", "kind"])
             case "config" | "family" | "scenario":
                 return unit_frame(
-                    reduce_rows(self.rows, self.suite.count_errors).grouped(group),
+                    reduce_rows(self._labelled(), self.suite.count_errors).grouped(group),
                     units=result_table.INTERVAL_UNITS,
                 )
         raise UsageError(
@@ -193,13 +204,15 @@ class EvalResult(LabelledResult, ResultView):
         `NAME_trials` beside it.
         """
         gates = self.gates() if self.suite.gates else None
-        return write_suite_page(path, self.suite, self.rows, self.store, gates=gates)
+        return write_suite_page(path, self.suite, self._labelled(), self.store, gates=gates)
 
     def gates(self) -> GateReport:
         """Decide the suite's gates; the verdict is `broken` when it declares none."""
         told = gates_out_of_reach(self.suite)  # the decisions say so of each
         notes = tuple(line for line in self.lines() if line not in told)
-        return GateReport(suite=self.suite.name, decisions=decide_gates(self.suite, self.rows), notes=notes)
+        return GateReport(
+            suite=self.suite.name, decisions=decide_gates(self.suite, self._labelled()), notes=notes
+        )
 
     def junit(self, path: str | Path) -> Path:
         """Write JUnit XML: a test case per configuration and scenario, its epochs together, and one per gate;
@@ -215,7 +228,9 @@ class EvalResult(LabelledResult, ResultView):
         """Return a summary for a pull request; `report`, the address of the HTML report, makes links to
         transcripts.
         """
-        return result_markdown(self.suite, self.rows, self.gates() if self.suite.gates else None, report)
+        return result_markdown(
+            self.suite, self._labelled(), self.gates() if self.suite.gates else None, report
+        )
 
     @property
     def exit_code(self) -> int:
@@ -233,7 +248,7 @@ class EvalResult(LabelledResult, ResultView):
     def __str__(self) -> str:
         lines = [self.headline, *(f"  {note}" for note in self.lines())]
         for s in self.summaries():
-            broke = f", {s['errors']} broke" if s["errors"] else ""
+            broke = f", broke: {result_table.broke_text(s)}" if s["errors"] else ""
             name = result_table.label_kind(s["config"], s["model_kind"])
             lines.append(
                 f"  {name}: {result_table.rate_text(s)} of {s['trials']} trials{broke}, "
@@ -244,8 +259,14 @@ class EvalResult(LabelledResult, ResultView):
         return "\n".join(lines)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return headings, and a row of texts per configuration."""
-        return result_table.summary_table(self.summaries())
+        """Return headings, and a row of texts per configuration: the columns that say something here."""
+        headings, rows = result_table.summary_table(self.summaries())
+        said = [
+            place
+            for place, name in enumerate(headings)
+            if name not in _QUIET or any(row[place] not in _QUIET[name] for row in rows)
+        ]
+        return [headings[place] for place in said], [[row[place] for place in said] for row in rows]
 
     @property
     def headline(self) -> str:
@@ -302,6 +323,12 @@ class EvalResult(LabelledResult, ResultView):
     def summaries(self) -> list[dict[str, Any]]:
         """Return the rows of `summary` as records."""
         # Kept, since each display asks twice and a reduction of 12,000 rows takes .4 s.
-        if not self._summaries:
-            self._summaries.extend(result_table.summarise_configurations(self.rows, self.suite.count_errors))
-        return [dict(summary) for summary in self._summaries]
+        rows = self._labelled()
+        labels = tuple((row.id, row.result["label"]) for row in rows if "label" in row.result)
+        if labels not in self._summaries:
+            self._summaries[labels] = result_table.summarise_configurations(rows, self.suite.count_errors)
+        return [dict(summary) for summary in self._summaries[labels]]
+
+    def _labelled(self) -> list[EvalRow]:
+        """Return the rows with what people have said of them so far."""
+        return list(with_labels(self.rows, self.store))

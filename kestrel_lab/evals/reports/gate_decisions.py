@@ -16,18 +16,26 @@ from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, format_metric, is_share
 from kestrel_lab.evals.reports.gate_needs import undecided_change, undecided_reason
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
 from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_table
+from kestrel_lab.evals.stats.corrected import ENOUGH_LABELS, corrected_rate
 from kestrel_lab.evals.stats.difference import BY_CONSTRUCTION, Difference
 from kestrel_lab.evals.stats.intervals_and_tests import (
     ALPHA,
     NOTHING,
     Interval,
     group_by_cluster,
-    mean_of,
     share_of,
 )
+from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.result_table import label_kind, success_interval, trial_record
+from kestrel_lab.evals.summaries.corrected_rates import enough_labels, is_judged, sample_of_records
+from kestrel_lab.evals.summaries.result_table import (
+    format_percent,
+    label_kind,
+    success_interval,
+    trial_record,
+)
+from kestrel_lab.evals.summaries.streaming_summary import broken_bounds
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 GateVerdict = Literal["ok", "no base", "regression", "inconclusive", "broken", "unrecorded"]
@@ -158,10 +166,11 @@ def decide_gates(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
     wrong side, and still would be with Holm's adjustment for the number of gates; else `inconclusive`;
     `broken` when no trial ran to its end or says anything of the metric, or the bound is violated only
     because trials that broke count as failed. Other metrics than the success rate are of trials that did not
-    break.
+    break. A success rate with enough labels is the corrected one; where a model judge has a say in it, it is
+    `inconclusive` without them.
     """
     rows = tuple(rows)
-    records = [trial_record(row, suite.count_errors) for row in rows]
+    records = [trial_record(row, suite.count_errors) | {"judged": is_judged(row)} for row in rows]
     names = [config.name for config in suite.configs]
     asked = [
         (gate, name, [r for r in records if r["config"] == name and gate.covers(name, r["family"])])
@@ -310,7 +319,14 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]]) -> Decisio
     if not made.interval.n:
         return replace(made, why=f"no trial says anything of {gate.metric}")
     verdict = _judge(gate, made.interval)
+    if gate.metric == SUCCESS and (told := _by_labels(records))[1]:
+        return replace(made, verdict=verdict if told[0] else "inconclusive", why=told[1])
     why = f"{broke} of {len(records)} trials broke" if broke else ""
+    if broke and gate.metric == SUCCESS:
+        failed, passed = broken_bounds((r["outcome"], 1, r["weight"]) for r in records)
+        why += (
+            f" (the rate is {format_percent(failed)} if they failed, {format_percent(passed)} if they passed)"
+        )
     if verdict == "inconclusive":
         epochs = Counter(record["scenario"] for record in records)
         why = "; ".join(filter(None, [why, undecided_reason(gate, made.interval, [*epochs.values()])]))
@@ -325,15 +341,37 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]]) -> Decisio
     return replace(made, verdict=verdict, why=why)
 
 
+def _by_labels(records: list[dict[str, Any]]) -> tuple[bool, str]:
+    """Return whether labels make the success rate one that can be decided about, and what to say of them;
+    nothing where neither labels nor a judge have a part in it.
+    """
+    sample = sample_of_records(records)
+    there, judged = len(sample.labelled), any(record["judged"] for record in records)
+    if enough_labels(sample):
+        found, alone = corrected_rate(sample), success_interval(records)
+        worth = found.sentence(len(sample.verdicts))
+        verdicts = alone.text(partial(format_metric, SUCCESS))
+        return True, f"corrected by {there} labels; by verdicts alone {verdicts}" + f"; {worth}" * bool(worth)
+    if not judged:
+        return False, ""
+    return False, (
+        f"a model judge has a say in this rate, which takes {ENOUGH_LABELS} labels of people to be decided "
+        f"about, and there are {there}: kestrel eval label SUITE"
+    )
+
+
 def _interval(gate: Gate, records: list[dict[str, Any]], alpha: float = ALPHA) -> Interval:
     if gate.metric == SUCCESS:
+        sample = sample_of_records(records)
+        if enough_labels(sample):
+            return corrected_rate(sample, alpha=alpha).interval
         return success_interval(records, alpha=alpha)
     values = [(r, r.get(gate.metric, math.nan)) for r in records if r["outcome"] != "error"]
     kept = [(r, value) for r, value in values if not math.isnan(value)]
     clusters = group_by_cluster(
         [value for _, value in kept], [r["scenario"] for r, _ in kept], [r["weight"] for r, _ in kept]
     )
-    return (share_of if is_share(gate.metric) else mean_of)(clusters, alpha=alpha)
+    return (share_of if is_share(gate.metric) else amount_of)(clusters, alpha=alpha)
 
 
 def _judge(gate: Gate, interval: Interval) -> GateVerdict:

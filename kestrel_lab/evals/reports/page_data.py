@@ -97,7 +97,11 @@ class Trials:
             "why_of": f" of {sanitize_text(', '.join(sorted(heads)))}" if heads else "",
             "why": [[sanitize_text(cause), count] for cause, count in counted[:_MOST_CAUSES]],
             "summary": shown_table(summary_table(summaries)),
-            "plots": [rate_plot(columns), *_scatters(summaries), *_family_plots(reducer)],
+            "plots": [
+                rate_plot([*columns, *_corrected(summaries)]),
+                *_scatters(summaries),
+                *_family_plots(reducer),
+            ],
             "tables": [],
             "columns": columns,
             "pairs": [
@@ -226,6 +230,15 @@ def shown_table(table: tuple[Sequence[str], Iterable[Sequence[object]]]) -> list
     """Return headings and rows of texts that are harmless to show."""
     headings, rows = table
     return [[*map(sanitize_text, headings)], [[sanitize_text(str(cell)) for cell in row] for row in rows]]
+
+
+def _corrected(summaries: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Json]]:
+    """Yield the rows of a plot of the rates that people's labels correct, where there are enough labels."""
+    for one in summaries:
+        if not math.isnan(one.get("corrected_rate", math.nan)):
+            label = f"{label_kind(one['config'], one['model_kind'])}, corrected by {one['labels']} labels"
+            ends = (one[f"corrected_rate{end}"] for end in ("", "_low", "_high"))
+            yield interval_row(label, *ends)
 
 
 def rate_plot(columns: Iterable[Mapping[str, Json]]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ verdict.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean, variance
@@ -16,20 +16,29 @@ from kestrel_lab.evals.stats.distributions import at_most, t_quantile
 
 POWER: Final = 0.8
 """How often a difference of the smallest detectable size is found."""
+_NORMAL: Final = 1_000_000
+"""Degrees of freedom with which Student's distribution is the normal one."""
 _ENOUGH_STEPS: Final = 20
 """Halvings until a rate is known to more digits than anybody reads."""
 
 
-def detectable_mean(se: float, df: int, *, alpha: float = stats.ALPHA) -> float:
+def detectable_mean(se: float, df: int, *, noise: float = 0.0, alpha: float = stats.ALPHA) -> float:
     """Return the smallest true mean difference that a t test with this standard error finds in 80 % of
-    comparisons.
+    comparisons; `inf` without degrees of freedom.
 
-    By the usual approximation, the sum of the two quantiles times the standard error; `inf` without degrees
-    of freedom.
+    By the usual approximation, the sum of the two quantiles times the standard error. `noise` is the squared
+    coefficient of variation of such a standard error. It counts twice: this one is an estimate, and the one
+    that the test will use is another (S. A. Julious and R. J. Owen, Sample size calculations for clinical
+    studies allowing for uncertainty about the variance, Pharmaceutical Statistics 5 (2006) 29-37).
     """
     if df < 1 or math.isnan(se):
         return math.inf
-    return (t_quantile(1 - alpha / 2, df) + t_quantile(POWER, df)) * se
+    reject, find = t_quantile(1 - alpha / 2, df), t_quantile(POWER, df if not noise else _NORMAL)
+    # The root of x = reject + find * sqrt(1 + 2 * noise * x²), which is a quadratic equation.
+    rest = 1 - 2 * noise * find**2
+    if rest <= 0:
+        return math.inf
+    return (reject + find * math.sqrt(rest + 2 * noise * reject**2)) / rest * se
 
 
 def mcnemar_power(n: int, worse: float, better: float, *, alpha: float = stats.ALPHA) -> float:
@@ -78,19 +87,20 @@ def _most_against(n: int, alpha: float) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)  # many families and configurations have as many scenarios and flips
-def detectable_drop(n: int, flips: float, *, alpha: float = stats.ALPHA) -> float:
+def detectable_drop(n: int, flips: float, *, adds: float = 0.0, alpha: float = stats.ALPHA) -> float:
     """Return the smallest true drop of a success rate that McNemar's exact test finds in 80 % of comparisons
     of `n` scenarios.
 
-    `flips` is the share of scenarios that pass on one side only; where a drop must be larger than that to be
-    found, so many more flip. Above 1 where even a drop from all to none would not be found.
+    `flips` is the share of scenarios that pass on one side only where nothing changed, and `adds` how much a
+    drop adds to it for each point; where a drop is larger than that, so many flip. Above 1 where even a drop
+    from all to none would not be found.
     """
     if mcnemar_power(n, 1.0, 0.0, alpha=alpha) < POWER:
         return math.inf
     low, high = 0.0, 1.0
     for _ in range(_ENOUGH_STEPS):
         middle = (low + high) / 2
-        share = max(flips, middle)
+        share = max(min(1.0, flips + adds * middle), middle)
         found = mcnemar_power(n, (share + middle) / 2, (share - middle) / 2, alpha=alpha)
         low, high = (low, middle) if found >= POWER else (middle, high)
     return high
@@ -105,6 +115,8 @@ SAME_CONVERSATIONS: Final = "same conversations"
 BY_CONSTRUCTION: Final = (SAME_FILES, SAME_CONVERSATIONS)
 """In place of a test, where both sides are the same thing, so that no difference is possible."""
 
+_FEWEST_FAMILIES: Final = 3
+"""From so many on families are the units of a comparison."""
 ENOUGH: Final = 6
 """Scenarios from which on a difference is said of scenarios like these; with fewer, of these alone."""
 
@@ -127,8 +139,8 @@ class Difference:
     """What the interval and p speak of: `scenarios like these` or `these scenarios`."""
     verdict: Verdict = "inconclusive"
     test: str = ""
-    """Where p is from: `McNemar`, `sign flips` of scenarios, `permutation` of trials, or one of them `and
-    rounds`; or one of `BY_CONSTRUCTION`.
+    """Where p is from: `McNemar`, `sign flips` of scenarios or `of families`, `t test of families`,
+    `permutation` of trials, or one of them `and rounds`; or one of `BY_CONSTRUCTION`.
     """
     lower: int = 0
     """Scenarios whose value is lower at head."""
@@ -157,35 +169,41 @@ class Question:
 
 
 def compare_scenarios(
-    base: Trials, head: Trials, *, weights: Mapping[str, float], bounded: bool, alpha: float = stats.ALPHA
+    base: Trials,
+    head: Trials,
+    *,
+    weights: Mapping[str, float],
+    bounded: bool,
+    families: Mapping[str, str] | None = None,
+    alpha: float = stats.ALPHA,
 ) -> Difference:
     """Compare scenario by scenario, over the scenarios that have trials on both sides.
 
     From `ENOUGH` scenarios on, the scenario is the unit: a paired, clustered interval and a sign-flip test
-    (McNemar's exact test when each scenario was tried once). With fewer, trials within each scenario are: an
-    interval from their spread and a permutation test. `bounded` says that values are 0 or 1; `alpha` is the
-    chance of a false alarm that the smallest detectable difference is reckoned with.
+    (McNemar's exact test when each scenario was tried once). Where scenarios have `families`, by name, the
+    family is the unit: what disturbs all of its scenarios at once is no evidence of a change. With fewer
+    scenarios, trials within each scenario are: an interval from their spread and a permutation test.
+    `bounded` says that values are 0 or 1; `alpha` is the chance of a false alarm that the smallest detectable
+    difference is reckoned with.
     """
     both = [name for name in base if base[name] and head.get(name)]
     if not both:
         return no_difference()
     before, after = [fmean(base[name]) for name in both], [fmean(head[name]) for name in both]
     weight = [weights.get(name, 1.0) for name in both]
+    units = _units(both, families or {})
     if len(both) >= ENOUGH:
-        interval = stats.paired_difference(before, after, weights=weight, bounded=bounded)
-        moved = [w * (b - a) for w, a, b in zip(weight, before, after, strict=True)]
+        interval, p, test = _test_units(before, after, weight, units, bounded=bounded)
         once = (
             bounded
             and len(set(weight)) == 1
+            and len(set(units)) == len(both)
             and all(len(base[name]) == len(head[name]) == 1 for name in both)
         )
-        p, scope, test = (
-            stats.sign_flip_test(moved),
-            "scenarios like these",
-            "McNemar" if once else "sign flips",
-        )
+        scope, test = "scenarios like these", "McNemar" if once else test
+        levels = _Levels.of(before, after, weight, fmean(1 / len(head[name]) for name in both))
         size = max(min(len(base[name]), len(head[name])) for name in both)
-        mde = _detectable(interval, moved, size, bounded=bounded, once=once, alpha=alpha)
+        mde = _detectable(interval, levels, len(both) * size, bounded=bounded, once=once, alpha=alpha)
     else:
         interval, df = _within_scenarios(base, head, both, bounded=bounded)
         p, scope, test = (
@@ -204,10 +222,9 @@ def compare_scenarios(
         mde = detectable_mean(
             max(interval.se, reach) if bounded else interval.se or math.nan, df, alpha=alpha
         )
-    total = math.fsum(weight)
     return Difference(
-        base=math.fsum(w * x for w, x in zip(weight, before, strict=True)) / total,
-        head=math.fsum(w * x for w, x in zip(weight, after, strict=True)) / total,
+        base=_weighted_mean(before, weight),
+        head=_weighted_mean(after, weight),
         interval=interval,
         p=p,
         p_holm=p,
@@ -291,9 +308,26 @@ def judge_all(differences: Sequence[Difference], questions: Sequence[Question]) 
         )
     )
     return [
-        d if d.note else replace(d, p_holm=adjusted[i], verdict=_verdict(d, adjusted[i], questions[i]))
+        d
+        if d.note
+        else replace(
+            d,
+            p_holm=adjusted[i],
+            verdict=_verdict(d, adjusted[i], questions[i]),
+            mde=_beyond_tolerance(d, questions[i]),
+        )
         for i, d in enumerate(differences)
     ]
+
+
+def _beyond_tolerance(d: Difference, question: Question) -> float:
+    """Return the smallest detectable difference of a question whose changes within its tolerance are never
+    called better or worse: what is seen of it has to be beyond the tolerance in 80 % of comparisons, too.
+    """
+    if not question.relative or not d.interval.se > 0 or math.isnan(d.mde):
+        return d.mde
+    spread = t_quantile(POWER, max(1, d.interval.clusters - 1)) * d.interval.se
+    return max(d.mde, question.tolerance(d.base) + spread)
 
 
 def overall_verdict(verdicts: Sequence[Verdict]) -> Verdict:
@@ -315,21 +349,113 @@ def _verdict(d: Difference, p: float, question: Question) -> Verdict:
     return "inconclusive"
 
 
+def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return math.fsum(w * x for w, x in zip(weights, values, strict=True)) / math.fsum(weights)
+
+
+def _units(names: Sequence[str], families: Mapping[str, str]) -> list[tuple[bool, str]]:
+    """Return for each scenario what it is counted with: its family, or itself where it has none.
+
+    Two families leave one degree of freedom, with which hardly any change can be shown, and one leaves none:
+    then each scenario counts by itself.
+    """
+    units = [(bool(family), family or name) for name in names for family in [families.get(name, "")]]
+    return units if len(set(units)) >= _FEWEST_FAMILIES else [(False, name) for name in names]
+
+
+def _test_units(
+    before: Sequence[float],
+    after: Sequence[float],
+    weights: Sequence[float],
+    units: Sequence[Hashable],
+    *,
+    bounded: bool,
+) -> tuple[stats.Interval, float, str]:
+    """Return the paired interval over units, the p value and what it is from.
+
+    Signs of units are flipped from `ENOUGH` units on. With fewer, no pattern of signs is rare enough, and the
+    t test of the units' means serves, whose level holds however unequal their spreads are: R. Ibragimov and
+    U. K. Müller, t-statistic based correlation and heterogeneity robust inference, Journal of Business &
+    Economic Statistics 28 (2010) 453-468.
+    """
+    members: dict[Hashable, list[tuple[float, float, float]]] = {}
+    for unit, *one in zip(units, before, after, weights, strict=True):
+        members.setdefault(unit, []).append((one[0], one[1], one[2]))
+    sums = [math.fsum(w for _, _, w in group) for group in members.values()]
+    sides = [
+        [
+            math.fsum(w * pair[side] for *pair, w in group) / total
+            for group, total in zip(members.values(), sums, strict=True)
+        ]
+        for side in (0, 1)
+    ]
+    interval = stats.paired_difference(*sides, weights=sums, bounded=bounded)
+    interval = replace(interval, n=len(units))
+    of_families = " of families" * (len(members) < len(units))
+    if len(members) < ENOUGH:
+        return interval, stats.t_test(interval), f"t test{of_families}"
+    moved = [w * (b - a) for w, a, b in zip(sums, *sides, strict=True)]
+    return interval, stats.sign_flip_test(moved), f"sign flips{of_families}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Levels:
+    """How high the success rates of scenarios are, both sides taken together."""
+
+    mean: float
+    square: float
+    """The mean square of a scenario's true rate, from the products of both sides: their noise is independent.
+    """
+    scenarios: float
+    """Scenarios of equal weight that say as much."""
+    per_trial: float
+    """The part of a trial's variance that is left in the mean of one scenario."""
+
+    @classmethod
+    def of(
+        cls, before: Sequence[float], after: Sequence[float], weights: Sequence[float], per_trial: float
+    ) -> _Levels:
+        """Return the levels of success rates; below one half those of failures, which have more room."""
+        mean = (_weighted_mean(before, weights) + _weighted_mean(after, weights)) / 2
+        square = _weighted_mean([a * b for a, b in zip(before, after, strict=True)], weights)
+        if mean < 0.5:
+            mean, square = 1 - mean, 1 - 2 * mean + square
+        scenarios = math.fsum(weights) ** 2 / math.fsum(w * w for w in weights)
+        return cls(mean=mean, square=square, scenarios=scenarios, per_trial=per_trial)
+
+
 def _detectable(
-    interval: stats.Interval, moved: Sequence[float], size: int, *, bounded: bool, once: bool, alpha: float
+    interval: stats.Interval, levels: _Levels, trials: int, *, bounded: bool, once: bool, alpha: float
 ) -> float:
-    """Return the smallest detectable difference over scenarios; exact where McNemar's test is used."""
-    count = len(moved)
+    """Return the smallest detectable difference over scenarios; exact where McNemar's test is used.
+
+    A change of a success rate adds to the spread that trials without one have: it is taken to turn the same
+    share of the passes of each scenario into failures. `trials` are those of one side.
+    """
+    df = interval.clusters - 1
     if once:
-        return detectable_drop(count, sum(x != 0 for x in moved) / count, alpha=alpha)
-    found = detectable_mean(interval.se, count - 1, alpha=alpha)
+        flips = 2 * (levels.mean - levels.square)
+        return detectable_drop(
+            interval.clusters, flips, adds=max(0.0, 2 * levels.square / levels.mean - 1), alpha=alpha
+        )
     if not bounded:
-        return (
-            found if interval.se > 0 else math.nan
-        )  # nothing moved at all: that says nothing of how much it might
+        # Nothing moved at all: that says nothing of how much it might.
+        return detectable_mean(interval.se, df, alpha=alpha) if interval.se > 0 else math.nan
+    low, high = 0.0, levels.mean
+    for _ in range(_ENOUGH_STEPS):
+        middle = (low + high) / 2
+        lost = middle / levels.mean
+        between = lost**2 * max(0.0, levels.square - levels.mean**2)
+        within = lost * ((2 - lost) * levels.square - levels.mean) * levels.per_trial
+        variance = interval.se**2 + (between + within) / levels.scenarios
+        se = math.sqrt(max(0.0, variance))
+        # Losses are rare and all of one sign: such skewness moves the mean of Student's t towards zero.
+        skewness = middle * levels.per_trial**2 / (2 * levels.scenarios**2 * se**2) if se else 0.0
+        found = middle >= detectable_mean(se, df, noise=1 / (2 * df), alpha=alpha) + skewness
+        low, high = (low, middle) if found else (middle, high)
     # Where hardly a scenario moved its spread promises too much: so many must move by a trial for the test to
     # tell at all.
-    return max(found, math.ceil(1 - math.log2(alpha)) / (count * size))
+    return max(high, math.ceil(1 - math.log2(alpha)) / trials)
 
 
 def _within_scenarios(

@@ -16,7 +16,8 @@ from kestrel_lab.evals.reports.plots import families_figure
 from kestrel_lab.evals.stored.rescore import each_stored, is_selected, stored_commit
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.evals.summaries.result_table import INTERVAL_UNITS, label_kind, with_unit
+from kestrel_lab.evals.summaries.corrected_rates import corrected_text, with_labels
+from kestrel_lab.evals.summaries.result_table import INTERVAL_UNITS, broke_text, label_kind, with_unit
 from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, MissedItems, missed_table
 from kestrel_lab.evals.summaries.streaming_summary import Group, reduce_rows
 from kestrel_lab.runtime.options import takes_options
@@ -70,11 +71,13 @@ class StoredSummary(PartsView):
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings, and a row of texts per configuration and group."""
         metrics = self.metrics or (*SHOWN, *filter(self._tells, self.known))
+        labelled = any(record.get("labels") for record in self.records)
         headings = [
             "configuration",
             *([self.by] if self.by != "config" else []),
             "trials",
             "broke",
+            *(["corrected by labels (95 %)"] if labelled else []),
             *(f"{with_unit(name)} (95 %)" for name in metrics),
         ]
         rows = [
@@ -82,7 +85,8 @@ class StoredSummary(PartsView):
                 label_kind(record["config"], record["model_kind"]),
                 *([str(record[self.by])] if self.by != "config" else []),
                 str(record["trials"]),
-                str(record["errors"]),
+                broke_text(record),
+                *([corrected_text(record)] if labelled else []),
                 *(format_interval(record, name) for name in metrics),
             ]
             for record in self.records
@@ -145,7 +149,8 @@ def summarise_stored(
         raise UsageError(f"trials are grouped by {', '.join(get_args(Group))}, not by {by!r}")
     sha = stored_commit(lab, loaded, commit)
     lacking = MissedItems()
-    rows = lacking.noting(filter(is_selected(loaded, parts), each_stored(lab, loaded, sha)))
+    found = filter(is_selected(loaded, parts), each_stored(lab, loaded, sha))
+    rows = with_labels(lacking.noting(found), lab.store)
     records = sorted(reduce_rows(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
     if not records:
         msg = (

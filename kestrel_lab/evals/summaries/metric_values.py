@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.metrics import METRICS, Better
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
+from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.result_table import trial_record
 
@@ -55,7 +56,9 @@ class ObservedMetric:
         """
         values = [(self.value(row, count_errors), row.scenario, row.result["weight"]) for row in rows]
         kept = [each for each in values if not math.isnan(each[0])]
-        estimate = proportion_interval if self.name in ("success_rate", "error_rate") else mean_interval
+        estimate = mean_interval if self.share else amount_interval
+        if self.name in ("success_rate", "error_rate"):
+            estimate = proportion_interval
         found = estimate(
             [value for value, _, _ in kept],
             [scenario for _, scenario, _ in kept],

@@ -16,6 +16,7 @@ from kestrel_lab.core.drawing.matplotlib_figure import (
 )
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
+from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.elements import paragraph_html, table_html
 
@@ -188,7 +189,7 @@ def pareto_frontier(
             else mean_interval(marks, clusters)
         )
         points.append(
-            Point(name=str(name), quality=rate, price=mean_interval(prices, clusters), trials=len(part))
+            Point(name=str(name), quality=rate, price=amount_interval(prices, clusters), trials=len(part))
         )
     places = [(-point.quality.mean, point.price.mean) for point in points]
     marked = [

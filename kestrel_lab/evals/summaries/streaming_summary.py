@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.stats.corrected import JudgedSample
 from kestrel_lab.evals.stats.intervals_and_tests import (
     NOTHING,
     Interval,
     Moments,
-    mean_of,
     proportion_of,
     share_of,
 )
 from kestrel_lab.evals.stats.pass_at_k import pass_rates_of_counts
+from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.summaries.corrected_rates import Judged, corrected_columns, sample_of
 
 if TYPE_CHECKING:  # loads pydantic
     from kestrel_lab.evals.suite import CountErrors
@@ -57,6 +59,8 @@ class Cell:
     """Of the trials that count: 1 for a pass."""
     measured: dict[str, Moments] = field(default_factory=dict)
     """By metric: of the trials that it is known of, broken ones among them."""
+    labels: list[tuple[float, float, float]] = field(default_factory=list)
+    """Of the trials that count and that people labelled: verdict, label and the probability of its draw."""
 
 
 class Reducer:
@@ -66,15 +70,20 @@ class Reducer:
         """Without `grouping` only what `summaries` shows is added up, a third of the metrics."""
         self._count_errors, self._grouping = count_errors, grouping
         self._cells: dict[tuple[str, str], Cell] = {}
+        self._means: dict[str, dict[str, Moments]] = {}
+        """By configuration, without `grouping`: thousands of cells with moments of their own would take half
+        the time of a display."""
 
     def add(self, row: EvalRow) -> None:
         """Add a trial."""
         result = row.result
         counts = result["outcome"] != "error" or self._count_errors == "fail"
         success = float(result["outcome"] == "pass") if counts else math.nan
-        numbers = row.metrics | score_metrics(result["scores"])
-        if not self._grouping:
-            numbers = {name: numbers[name] for name in _SUMMARISED if name in numbers}
+        if self._grouping:
+            numbers = row.metrics | score_metrics(result["scores"])
+        else:
+            numbers = {name: row.metrics[name] for name in MEANS if name in row.metrics}
+            numbers["grading_cost"] = grading_cost(result["scores"])
         self._add(row.config, row.scenario, result, success, numbers)
 
     def add_record(self, record: dict[str, Any]) -> None:
@@ -94,12 +103,19 @@ class Reducer:
         cell.errors += told["outcome"] == "error"
         if success == success:  # not a number is the one thing that differs from itself
             cell.success.add(success)
+            if "label" in told:
+                cell.labels.append((success, told["label"], told["label_probability"]))
+        measured = cell.measured if self._grouping else self._means.setdefault(config, {})
+        # `Moments.add` written out: a result of 12,000 trials has 100,000 values, and is shown in .1 s.
         for name, value in numbers.items():
-            moments = cell.measured.get(name)
+            moments = measured.get(name)
             if moments is None:
-                moments = cell.measured[name] = Moments()
+                moments = measured[name] = Moments()
             if value == value:
-                moments.add(value)
+                moments.n = n = moments.n + 1
+                step = value - moments.mean
+                moments.mean = mean = moments.mean + step / n
+                moments.squares += step * (value - mean)
 
     def summaries(self) -> list[dict[str, Any]]:
         """One record per configuration: rate with interval, counts, means of `MEANS`, chances of several
@@ -139,7 +155,9 @@ class Reducer:
 
     def _summary(self, config: str, cells: Sequence[Cell]) -> dict[str, Any]:
         rate = proportion_of([(cell.success, cell.weight) for cell in cells])
-        means = {name: _plain_mean(name, cells) for name in (*MEANS, "grading_cost")}
+        trials = sum(cell.trials for cell in cells)
+        measured = [cell.measured for cell in cells] if self._grouping else [self._means[config]]
+        means = {name: _plain_mean(name, measured, trials) for name in _SUMMARISED}
         k = min(MOST_TRIES, *(cell.success.n for cell in cells))
         return {
             "config": config,
@@ -152,12 +170,32 @@ class Reducer:
                 [(cell.success.n, round(cell.success.n * cell.success.mean), cell.weight) for cell in cells],
                 k,
             ),
-            "trials": sum(cell.trials for cell in cells),
+            "trials": trials,
             "scenarios": len(cells),
             "errors": sum(cell.errors for cell in cells),
+            **_if_broken(cells),
+            **corrected_columns(_sample(cells)),
             **means,
             "cost_known": means["unpriced_calls"] == 0,
         }
+
+
+def _sample(cells: Sequence[Cell]) -> JudgedSample:
+    """Return the trials of scenarios with their labels; without any an empty sample."""
+    if not any(cell.labels for cell in cells):
+        return sample_of([])
+    return sample_of([one for place, cell in enumerate(cells) for one in _judged(str(place), cell)])
+
+
+def _judged(scenario: str, cell: Cell) -> Iterable[Judged]:
+    """Yield the trials of a scenario that count: those with a label, and then as many passes and failures as
+    there are others.
+    """
+    passed = round(cell.success.n * cell.success.mean) - sum(verdict > 0 for verdict, _, _ in cell.labels)
+    for verdict, label, probability in cell.labels:
+        yield scenario, cell.weight, verdict, label, probability
+    for place in range(cell.success.n - len(cell.labels)):
+        yield scenario, cell.weight, float(place < passed), None, None
 
 
 def reduce_rows(rows: Iterable[EvalRow], count_errors: CountErrors, *, grouping: bool = True) -> Reducer:
@@ -168,30 +206,36 @@ def reduce_rows(rows: Iterable[EvalRow], count_errors: CountErrors, *, grouping:
     return found
 
 
+def grading_cost(scores: Iterable[dict[str, Any]]) -> float:
+    """Return the US dollars that graders cost; not a number where a price is not known."""
+    cost = 0.0
+    for score in scores:
+        if usage := score.get("usage"):
+            cost = math.nan if usage["unpriced"] else cost + usage["cost_usd"]
+    return cost
+
+
 def score_metrics(scores: Iterable[dict[str, Any]]) -> dict[str, float]:
     """Return the numbers that checks give beside their verdict: `grading_cost`, and `recall@k` (the mean,
     where several checks ask).
     """
-    cost, recalls = 0.0, dict[str, list[float]]()
+    scores, recalls = list(scores), dict[str, list[float]]()
     for score in scores:
-        if usage := score.get("usage"):
-            cost = math.nan if usage["unpriced"] else cost + usage["cost_usd"]
         if score["check"].startswith("recall@"):
             recalls.setdefault(score["check"].partition(":")[0].split()[0], []).append(score["value"])
     return {
-        "grading_cost": float(cost),
+        "grading_cost": grading_cost(scores),
         **{name: sum(values) / len(values) for name, values in recalls.items()},
     }
 
 
-def _plain_mean(name: str, cells: Sequence[Cell]) -> float:
+def _plain_mean(name: str, measured: Iterable[dict[str, Moments]], trials: int) -> float:
     """Return the mean over trials, scenarios weighing by their trials; not a number where it is not known of
     every trial.
     """
-    moments, trials = Moments(), 0
-    for cell in cells:
-        trials += cell.trials
-        moments.merge(cell.measured.get(name, Moments()))
+    moments = Moments()
+    for values in measured:
+        moments.merge(values.get(name, Moments()))
     return moments.mean if moments.n == trials else math.nan
 
 
@@ -208,10 +252,12 @@ def _detail(
         "trials": sum(cell.trials for cell in cells),
         "scenarios": len(cells),
         "errors": sum(cell.errors for cell in cells),
+        **_if_broken(cells),
+        **corrected_columns(_sample(cells)),
     }
     found |= rate.columns("success_rate")
     for metric in metrics:
-        interval = (share_of if is_share(metric) else mean_of)(
+        interval = (share_of if is_share(metric) else amount_of)(
             [(cell.measured.get(metric, Moments()), cell.weight) for cell in cells]
         )
         found |= interval.columns(metric)
@@ -219,6 +265,35 @@ def _detail(
         found[AT_LEAST] = found["cost_estimate"]
         found |= NOTHING.columns("cost_estimate")
     return found
+
+
+def broken_bounds(outcomes: Iterable[tuple[str, int, float]]) -> tuple[float, float]:
+    """Return the success rates that trials would have if all that broke had failed, and if all had passed.
+
+    `outcomes` are `pass`, `fail` or `error`, each with how many trials ended so and the weight of one. These
+    are Manski's bounds, which suppose nothing of what broke (C. F. Manski, Nonparametric bounds on treatment
+    effects, American Economic Review 80 (1990) 319-323).
+    """
+    weights = {"pass": 0.0, "fail": 0.0, "error": 0.0}
+    for outcome, count, weight in outcomes:
+        weights[outcome] += count * weight
+    total = math.fsum(weights.values()) or math.nan
+    return weights["pass"] / total, (weights["pass"] + weights["error"]) / total
+
+
+def _if_broken(cells: Sequence[Cell]) -> dict[str, float]:
+    """Return the bounds of the rate as columns."""
+    passes = [round(cell.success.n * cell.success.mean) for cell in cells]
+    failed, passed = broken_bounds(
+        one
+        for cell, passed in zip(cells, passes, strict=True)
+        for one in (
+            ("pass", passed, cell.weight),
+            ("error", cell.errors, cell.weight),
+            ("fail", cell.trials - cell.errors - passed, cell.weight),
+        )
+    )
+    return {"if_broken_failed": failed, "if_broken_passed": passed}
 
 
 def dominates(one: dict[str, Any], other: dict[str, Any]) -> bool:

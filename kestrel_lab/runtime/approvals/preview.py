@@ -145,7 +145,7 @@ async def allowed_by_preview(
     found = work.result() if work is not None and ended and asked.why == "danger" else None
     if found is not None and found.sandbox == PREVIEWED:
         now = replace(call, danger=found.danger, sandbox=found.sandbox)
-        ruling = ctx.policy.ruling(now)
+        ruling = ctx.given.policy.ruling(now)
         if ruling.verdict == "allow" and not contained(now)[0]:
             return ApprovalGiven(
                 call=call.id,

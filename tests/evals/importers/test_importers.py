@@ -88,15 +88,15 @@ def imported(home: Path, *paths: Path) -> ImportResult:
 
 
 def test_summary(tmp_path: Path) -> None:
-    """The summary has the rate with its interval over trials that count, says how many broke, and that no
-    real model answered.
+    """The summary has the rate with its interval over trials that count, says how many broke with the rates if
+    they had failed or passed, and that no real model answered.
     """
     (row,) = imported(tmp_path, LOG).summary().reset_index().to_dict(orient="records")
     assert row == {
         "configuration": "mockllm/model (scripted)",
         "success (95 %)": "50 % (9–91)",
         "trials": "6",
-        "broke": "2",
+        "broke": "2 (rate 33–67 %)",
         "wall s": "0.25",
         "tokens": "12",
         "tool calls": "0.2",

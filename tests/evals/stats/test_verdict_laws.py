@@ -201,15 +201,12 @@ def test_what_many_scenarios_can_detect():
     assert times.mde == pytest.approx(detectable_mean(times.interval.se, 7, alpha=0.01))
     assert math.isnan(compare_scenarios(base, base, weights={}, bounded=False).mde)
     passes = {name: [1.0, 1.0, 1.0] for name in base}
-    assert compare_scenarios(passes, passes, weights={}, bounded=True).mde == pytest.approx(6 / (8 * 3))
-    assert compare_scenarios(passes, passes, weights={}, bounded=True, alpha=0.01).mde == pytest.approx(
-        8 / (8 * 3)
-    )
+    # No spread is seen, but a change that can be found has one.
+    assert compare_scenarios(passes, passes, weights={}, bounded=True).mde == pytest.approx(0.382, abs=1e-3)
+    assert compare_scenarios(passes, passes, weights={}, bounded=True, alpha=0.01).mde > 0.5
     fewer = {**passes, "a": [0.0, 0.0, 0.0], "b": [0.0, 1.0, 1.0], "c": [0.0, 0.0, 1.0]}
     spread = compare_scenarios(passes, fewer, weights={}, bounded=True)
-    assert (
-        spread.mde == pytest.approx(max(detectable_mean(spread.interval.se, 7), 0.25)) and spread.mde > 0.25
-    )
+    assert spread.mde > detectable_mean(spread.interval.se, 7, noise=1 / 14) > 0.25
     once = {name: values[:1] for name, values in passes.items()}
     assert compare_scenarios(once, once, weights={}, bounded=True).mde == detectable_drop(8, 0.0)
     mixed = {f"s{n}": [float(n % 2)] for n in range(40)}

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kestrel_lab.runtime.session import Session
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, PREVIEWING, Danger
 from kestrel_lab.core.events.union import (
@@ -21,6 +20,7 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.usage import UsageMeter
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.agent import tool_calls
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.testing import ScriptedModel
@@ -55,7 +55,7 @@ class Preview:
 
 
 def carried_out(
-    session: Session, workspace: Path, *, wait_for_preview: bool, answers: bool
+    session: Lab, workspace: Path, *, wait_for_preview: bool, answers: bool
 ) -> tuple[Run, Preview]:
     """A run whose only call has a preview that does not end before the question."""
 
@@ -89,7 +89,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_calls, "PREVIEW_PATIENCE_S", 0.02)
 
 
-def test_a_question_does_not_wait_for_its_preview(session: Session, workspace: Path) -> None:
+def test_a_question_does_not_wait_for_its_preview(session: Lab, workspace: Path) -> None:
     """It says that the preview is not there; a yes runs the code as code without one, and the preview ends."""
     run, preview = carried_out(session, workspace, wait_for_preview=False, answers=True)
     asked = next(event for event in run.events() if isinstance(event, ApprovalAsked))
@@ -98,7 +98,7 @@ def test_a_question_does_not_wait_for_its_preview(session: Session, workspace: P
     assert (called.sandbox, preview.ended, run.answer) == (IN_KERNEL, "broken off", "done")
 
 
-def test_a_preview_that_needs_no_question_withdraws_it(session: Session, workspace: Path) -> None:
+def test_a_preview_that_needs_no_question_withdraws_it(session: Lab, workspace: Path) -> None:
     """The policy lets values of a harmless preview pass: nobody has to click, and nothing but they is used."""
     run, preview = carried_out(session, workspace, wait_for_preview=True, answers=False)
     given = next(event for event in run.events() if isinstance(event, ApprovalGiven))

@@ -1,0 +1,94 @@
+"""Corrected success rates of a suite's trials: what people's labels make of the verdicts of its checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from kestrel_lab.evals.labels.stored_labels import TrialLabel, labels_of
+from kestrel_lab.evals.stats.corrected import ENOUGH_LABELS, CorrectedRate, JudgedSample, corrected_rate
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.eventlog.store import SessionStore
+
+_JUDGED: Final = "graded by "
+"""How the scores of a model judge begin."""
+
+Judged = tuple[str, float, float, float | None, float | None]
+"""Scenario, weight, verdict, label and its probability of one trial; `None` where it has no label."""
+
+
+def with_labels(rows: Iterable[EvalRow], store: SessionStore | None) -> Iterable[EvalRow]:
+    """Yield the rows; those that people labelled by the suite's present rubric are copies that have `label`
+    and `label_probability` in their result.
+    """
+    by_suite: dict[str, Mapping[str, TrialLabel]] = {}
+    for row in rows:
+        if store is not None and row.suite not in by_suite:
+            by_suite[row.suite] = labels_of(store, row.suite)
+        found = by_suite[row.suite].get(row.run) if store is not None else None
+        yield row if found is None else replace(row, result={**row.result, **_columns(found)})
+
+
+def _columns(label: TrialLabel) -> dict[str, float]:
+    return {"label": label.value, "label_probability": label.probability}
+
+
+def is_judged(row: EvalRow) -> bool:
+    """Return whether a model judge had a say in whether the trial passed."""
+    return any(str(score["check"]).startswith(_JUDGED) for score in row.scores)
+
+
+def sample_of(trials: Sequence[Judged]) -> JudgedSample:
+    """Return trials as a sample, clustered by scenario."""
+    return JudgedSample(
+        verdicts=[verdict for _, _, verdict, _, _ in trials],
+        labels=[label for _, _, _, label, _ in trials],
+        probabilities=[probability for *_, probability in trials],
+        clusters=[scenario for scenario, *_ in trials],
+        weights=[weight for _, weight, *_ in trials],
+    )
+
+
+def sample_of_records(records: Iterable[Mapping[str, Any]]) -> JudgedSample:
+    """Return the trials that count, given by `trial_record`, as a sample."""
+    return sample_of(
+        [
+            (r["scenario"], r["weight"], r["success"], r.get("label"), r.get("label_probability"))
+            for r in records
+            if not math.isnan(r["success"])
+        ]
+    )
+
+
+def enough_labels(sample: JudgedSample) -> bool:
+    """Return whether a corrected rate of the sample can be trusted."""
+    return len(sample.labelled) >= ENOUGH_LABELS
+
+
+def corrected_columns(sample: JudgedSample) -> dict[str, float]:
+    """Return `labels`, how many there are, `corrected_rate` with its ends, and `labels_worth`, how many
+    labels alone would say as much.
+
+    The rate is not a number where there are too few labels; nothing is returned without any.
+    """
+    count = len(sample.labelled)
+    if not count:
+        return {}
+    found = corrected_rate(sample) if enough_labels(sample) else CorrectedRate(interval=NOTHING)
+    return {"labels": count, **found.interval.columns("corrected_rate"), "labels_worth": found.worth}
+
+
+def corrected_text(columns: Mapping[str, Any]) -> str:
+    """Return the corrected rate of `corrected_columns` for people: `81 % (70–92), 50 labels worth 80`, or how
+    many labels are there of those that it takes.
+    """
+    if not columns.get("labels"):
+        return "–"
+    if math.isnan(columns["corrected_rate"]):
+        return f"{columns['labels']} of {ENOUGH_LABELS} labels"
+    rate, low, high = (100 * columns[f"corrected_rate{end}"] for end in ("", "_low", "_high"))
+    worth = f" worth {columns['labels_worth']:.0f}" if math.isfinite(columns["labels_worth"]) else ""
+    return f"{rate:.0f} % ({low:.0f}–{high:.0f}), {columns['labels']} labels{worth}"

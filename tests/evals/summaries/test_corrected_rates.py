@@ -1,0 +1,78 @@
+"""Rates that people's labels correct: beside the plain ones in summaries and gates, and decisive where a model
+judges.
+"""
+
+from dataclasses import replace
+
+from made_rows import row, suite
+
+from kestrel_lab.evals.gate_bounds import Gate
+from kestrel_lab.evals.reports.gate_decisions import decide_gates
+from kestrel_lab.evals.stats.corrected import corrected_rate
+from kestrel_lab.evals.summaries.corrected_rates import corrected_text, sample_of_records
+from kestrel_lab.evals.summaries.result_table import (
+    summarise_configurations,
+    summary_table,
+    trial_record,
+)
+
+GRADED = {"check": "graded by judge: it helps", "passed": True, "value": 1.0, "reason": ""}
+
+
+def judged(count, labelled, *, right=0.6, passed=0.9):
+    """Trials of a lenient judge: nine of ten pass, six of ten are right; the first `labelled` have a label."""
+    found = []
+    for number in range(count):
+        one = row(f"s{number}", "pass" if number % 10 < 10 * passed else "fail")
+        result = {**one.result, "scores": [GRADED], "run": f"r{number}"}
+        if number < labelled:
+            result |= {"label": float(number % 10 < 10 * right), "label_probability": 0.2}
+        found.append(replace(one, result=result))
+    return found
+
+
+def test_a_summary_shows_the_corrected_rate_beside_the_plain_one():
+    """With its interval, its labels and what they are worth; nothing where nobody labelled, and how many
+    labels there are where they are too few.
+    """
+    (summary,) = summarise_configurations(judged(200, 50), "fail")
+    found = corrected_rate(sample_of_records(trial_record(one, "fail") for one in judged(200, 50)))
+    assert (summary["labels"], summary["success_rate"]) == (50, 0.9)
+    assert abs(summary["corrected_rate"] - found.interval.mean) < 1e-9
+    assert summary["corrected_rate_high"] < 0.8
+    headings, (cells,) = summary_table([summary])
+    shown = cells[headings.index("corrected by labels (95 %)")]
+    assert shown == corrected_text(summary)
+    assert shown.startswith("61 % (")
+    assert ", 50 labels worth " in shown
+    headings, _ = summary_table(summarise_configurations(judged(200, 0), "fail"))
+    assert not any("corrected" in one for one in headings)
+    (few,) = summarise_configurations(judged(200, 12), "fail")
+    assert corrected_text(few) == "12 of 30 labels"
+
+
+def test_a_gate_on_a_judge_takes_labels():
+    """Without enough of them it does not pass, whatever the judge says, and says how many are missing; with
+    them it is decided by the corrected rate. A gate without a judge needs none.
+    """
+    gate = Gate(metric="success_rate", at_least=0.8)
+
+    def decided(rows):
+        (decision,) = decide_gates(suite(gate), rows)
+        return decision.verdict, decision.why
+
+    verdict, why = decided(judged(200, 12))
+    assert verdict == "inconclusive"
+    assert why.endswith(
+        "takes 30 labels of people to be decided about, and there are 12: kestrel eval label SUITE"
+    )
+    verdict, why = decided(judged(200, 60))
+    assert verdict == "regression"
+    assert why.startswith(
+        "corrected by 60 labels; by verdicts alone 90 % (85.1 % to 93.4 %); 200 verdicts make 60"
+    )
+    assert decided(judged(200, 150, right=0.9))[0] == "ok"
+    assert decided([replace(one, result={**one.result, "scores": []}) for one in judged(200, 0)]) == (
+        "ok",
+        "",
+    )
