@@ -43,14 +43,19 @@ def labels_csv(store: SessionStore, suite: str) -> str:
 
 def no_labels(store: SessionStore, suite: str) -> str:
     """Return a sentence for a suite without labels, with those that have some."""
+    known = labelled_suites(store)
+    return f"no trials of suite {suite!r} are labelled; " + (
+        f"there are labels of {known}" if known else f"label some: kestrel eval label {suite}"
+    )
+
+
+def labelled_suites(store: SessionStore) -> str:
+    """Return the suites that have labels, each with their number, in words; empty for none."""
     sql = (
         "SELECT body ->> '$.suite', count(*) FROM events WHERE type IN ('trial_labelled', 'label_undone', "
         "'rubric_edited', 'trial_judged') AND type = 'trial_labelled' GROUP BY 1 ORDER BY 1"
     )
-    known = ", ".join(f"{name} ({count})" for name, count in store.query(sql))
-    return f"no trials of suite {suite!r} are labelled; " + (
-        f"there are labels of {known}" if known else f"label some: kestrel eval label {suite}"
-    )
+    return ", ".join(f"{name} ({count})" for name, count in store.query(sql))
 
 
 def import_labels(store: SessionStore, suite: str, path: Path, runs: Iterable[str]) -> tuple[int, int]:
