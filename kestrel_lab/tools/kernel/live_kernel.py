@@ -34,6 +34,8 @@ EXECUTE_S = 600.0
 """Seconds that code may take in the kernel of a notebook; a person can stop it sooner."""
 MOST_PREVIEWS = 5
 """As many as calls of a turn; each holds the values that it computed."""
+_TURNS_S = 0.02
+"""Seconds of the event loop before code runs, in which a cancellation goes from the cell to the call."""
 STOPPED = "was stopped"
 """End of the message on code that was stopped."""
 HEADLESS = "KESTREL_HEADLESS"
@@ -373,6 +375,9 @@ class LiveKernel:
         try:
             with capture_output(self.shell, tell) as output:
                 with stop_button() as pressed, time_limit(EXECUTE_S) as late, state.watching():
+                    # A Stop that came while the state was looked at waits in the event loop, which the code
+                    # may not let turn any more.
+                    await asyncio.sleep(_TURNS_S)
                     await self.shell.run_cell_async(python, store_history=False, transformed_cell=python)
                 show_drawn()
         finally:
