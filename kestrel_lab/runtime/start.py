@@ -160,7 +160,7 @@ def _begin(lab: Services, goal: str, options: StartOptions) -> Run:
         texts.prompt,
     )
     given = replace(given, options=options, skills=texts.skills)
-    ctx = _context(lab, new_run_id(), given, RunState(private_copy=copy), toolbox, growth)
+    ctx = _context(lab, new_run_id(), given, RunState(private_copy=copy), (toolbox, growth))
     started = RunStarted(
         goal=goal,
         workspace=project,
@@ -458,7 +458,7 @@ def _again(
     shown = {str(one["skill"]) for one in began.guidance if "skill" in one}
     found = _skills(lab, place, trial=bool(began.scenario)) if shown else []
     skills = {skill.name: skill for skill in found if skill.name in shown}
-    toolbox, growth = _set_up(
+    tools_now = _set_up(
         lab,
         known,
         place,
@@ -490,7 +490,7 @@ def _again(
         skills=skills,
         containment=cast("contain.Containment", options.get("containment") or lab.options["containment"]),
     )
-    ctx = _context(lab, run_id, given, state, toolbox, growth)
+    ctx = _context(lab, run_id, given, state, tools_now)
     ctx.equip = registry.equipping(ctx, late, tools, state.left)
     return ctx
 
@@ -564,8 +564,7 @@ def _context(
     run_id: str,
     given: Given,
     state: RunState,
-    toolbox: Toolbox,
-    growth: Growth | None,
+    tools: tuple[Toolbox, Growth | None],
 ) -> RunContext:
     """Return the context of a run, whose sandbox may read the skills of its user and what its private copy
     shares with other folders.
@@ -579,8 +578,8 @@ def _context(
         given=given,
         services=lab,
         state=state,
-        toolbox=toolbox,
-        growth=growth,
+        toolbox=tools[0],
+        growth=tools[1],
         history=FileHistory(lab.recorders, given.workspace),
     )
 
