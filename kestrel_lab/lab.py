@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
@@ -88,7 +88,7 @@ class Lab(Services):
     `with Lab(…)` or `async with Lab(…)` closes all of it.
     """
 
-    __slots__ = ("evals", "macros", "memory", "settings", "skills")
+    __slots__ = ("decide", "evals", "macros", "memory", "settings", "skills")
 
     @takes_options(LabKeywords)
     def __init__(
@@ -142,6 +142,8 @@ class Lab(Services):
         from kestrel_lab.runtime.workspace.memory import WorkspaceMemory
         from kestrel_lab.runtime.workspace.skills import WorkspaceSkills
 
+        self.decide = self.history.decide
+        """Decides on everything a run waits for, see `RunHistory.decide`."""
         self.evals = Evaluations(self)
         """Everything that is done with suites and stored trials."""
         self.macros = WorkspaceMacros(self)
@@ -289,24 +291,6 @@ class Lab(Services):
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """Return the newest runs first, one row each, indexed by id; with those of suites if `trials`."""
         return self.history.runs(limit=limit, trials=trials)
-
-    def decide(
-        self,
-        run_id: str,
-        *,
-        granted: bool,
-        by: str,
-        how: str,
-        reason: str = "",
-        scope: str = "once",
-        answers: Sequence[str] = (),
-    ) -> list[str]:
-        """Decide on everything a run waits for; returns the tools that were decided on. See
-        `RunHistory.decide`.
-        """
-        return self.history.decide(
-            run_id, granted=granted, by=by, how=how, reason=reason, scope=scope, answers=answers
-        )
 
     def diff(self, a: str, b: str) -> RunDiff:
         """Return where two runs of this log differ first, forks of each other or not; raises `UsageError` for

@@ -32,7 +32,7 @@ from kestrel_lab.evals.execution.trial import TrialRequest, run_trial
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.approvals.scope import rules_as_json, rules_from_json
+from kestrel_lab.permissions.rulebook import rules_as_json, rules_from_json
 from kestrel_lab.runtime.services import Services
 
 

@@ -156,8 +156,6 @@ async def with_note_texts(messages: Sequence[Message], ctx: RunContext) -> Seque
     on one line.
     """
     recalled = ctx.state.recalled
-    if not recalled:
-        return messages
     wanted = {
         found for message in messages if _refers(message) for found in _REFERENCE.findall(message.text)
     } & recalled
