@@ -43,7 +43,7 @@ async def check_dependencies(ctx: RunContext, step: Step) -> None:
 
     A model is checked where that costs nothing, and waited for as long as the budget's `gate_s` allows.
     """
-    folder = ctx.store.path.parent
+    folder = ctx.services.store.path.parent
     if (free := shutil.disk_usage(folder).free) < LEAST_ROOM:
         msg = (
             f"the disk of the log has {free:,} bytes left, at least {LEAST_ROOM:,} are needed: make "
@@ -51,7 +51,7 @@ async def check_dependencies(ctx: RunContext, step: Step) -> None:
         )
         raise DependencyError("the disk of the log", "failed", msg)  # its name and state
     if not step.tool and step.operation not in WITHOUT_MODEL:
-        await model_ready(ctx.model_of(step), ctx.supervisor, timeout=ctx.ports.budget.gate_s)
+        await model_ready(ctx.model_of(step), ctx.services.supervisor, timeout=ctx.given.ports.budget.gate_s)
 
 
 async def carry_out(ctx: RunContext, approvals: RunApprovals, plan: Plan) -> None:
@@ -89,7 +89,7 @@ async def carry_out(ctx: RunContext, approvals: RunApprovals, plan: Plan) -> Non
         _end_run(ctx, RunStatus.FAILED, RunFinished(outcome=outcome, answer=_so_far(ctx), reason=str(error)))
     except Signal:
         ctx.checkpoint("interrupt")
-        await asyncio.wrap_future(ctx.store.release(ctx.run_id))
+        await asyncio.wrap_future(ctx.services.store.release(ctx.run_id))
         raise
     except StoreError:
         raise
@@ -116,7 +116,7 @@ async def _call_end_hooks(ctx: RunContext) -> None:
 
 def _check_type(ctx: RunContext) -> None:
     """Raise `UnmetError` where the answer is not what `output` asks for: a tool or an operation gave it."""
-    if (output := ctx.options.get("output")) is None:
+    if (output := ctx.given.output) is None:
         return
     try:
         read_typed(dumps(answer_value(ctx.state)), output.schema, output.value)
@@ -191,7 +191,7 @@ async def _run_plan(ctx: RunContext, approvals: RunApprovals, plan: Plan) -> str
     scheduler = StepScheduler(
         plan, runner, emit=ctx.emit, finished=state.finished_steps, skipped=state.skipped_steps
     )
-    await scheduler.run_parallel(ctx.limits.steps_at_once)
+    await scheduler.run_parallel(ctx.given.limits.steps_at_once)
     return runner.answer()
 
 
@@ -206,7 +206,7 @@ def record_stop(ctx: RunContext) -> None:
         return
     ctx.checkpoint("interrupt")
     ctx.emit(RunInterrupted(), urgent=True)
-    ctx.store.release(ctx.run_id)
+    ctx.services.store.release(ctx.run_id)
 
 
 def _end_run(ctx: RunContext, status: RunStatus, finished: RunFinished) -> None:

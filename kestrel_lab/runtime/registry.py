@@ -203,7 +203,7 @@ class Registry:
         that then has no tool, and where the sandbox that was named cannot be had.
         """
         if self.sandbox.level is not None and any(tool.sandbox is not None for tool in ctx.toolbox):
-            await choose_level_async(self.sandbox, ctx.workspace.root)
+            await choose_level_async(self.sandbox, ctx.given.workspace.root)
         if not late:
             return
         failed = {name: error for name, error in _FAILED.get({}).items() if name in late}
@@ -213,8 +213,8 @@ class Registry:
         new = [tool for tool in self._without(failed, tools, steps) if tool.name not in ctx.toolbox]
         whole, growth = Toolbox([*ctx.toolbox, *new]), None
         if ctx.growth is None:
-            whole, growth = self.grown(whole, ctx.workspace.root, expand=False)
-        check_steps(steps, check_wire_names(whole), OPERATIONS, ctx.resolve)
+            whole, growth = self.grown(whole, ctx.given.workspace.root, expand=False)
+        check_steps(steps, check_wire_names(whole), OPERATIONS, ctx.given.resolve)
         if new:
             ctx.emit(ToolsAdded(tools=tools_for_event(new)))
             ctx.grow(tool for tool in whole if tool.name not in ctx.toolbox)

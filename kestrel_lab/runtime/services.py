@@ -12,30 +12,25 @@ from typing import TYPE_CHECKING, ClassVar, Self, Unpack
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.host.homes import default_home
 from kestrel_lab.permissions.rulebook import Rulebook, read_rulebook
+from kestrel_lab.runtime.context.run_services import RunServices
 from kestrel_lab.runtime.options import LabKeywords, LabOptions, fill, takes_options
 
 if TYPE_CHECKING:
     import asyncio
 
     from kestrel_lab.core.protocols import Model, Surroundings
-    from kestrel_lab.core.redaction import Redactor
-    from kestrel_lab.eventlog.store import SessionStore
     from kestrel_lab.retrieval.workspace_indexes import WorkspaceIndexes
-    from kestrel_lab.runtime.context.budget import MaxUsageByModel
     from kestrel_lab.runtime.context.dependencies import Ports
     from kestrel_lab.runtime.context.file_history import Recorders
-    from kestrel_lab.runtime.context.tool_cache import ToolCaching
     from kestrel_lab.runtime.mcp.servers import McpServers
     from kestrel_lab.runtime.registry import Registry
     from kestrel_lab.runtime.run import RunHistory
-    from kestrel_lab.runtime.security.file_taint import FileTaint
-    from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
     from kestrel_lab.telemetry.otlp import LiveExport
     from kestrel_lab.tools.kernel.own_kernel import Kernels
     from kestrel_lab.tools.sandbox.levels import Sandbox
 
 
-class Services:
+class Services(RunServices):
     """What all runs of one lab share; `runtime.start` has the functions that start, resume and fork runs.
 
     A context manager, also an asynchronous one: leaving it closes the log and everything else that it opened.
@@ -52,8 +47,6 @@ class Services:
     env: Mapping[str, str]
     home: Path
     rules: Rulebook
-    store: SessionStore
-    """The log."""
     registry: Registry
     """Finds models and tools by name."""
     history: RunHistory
@@ -61,27 +54,17 @@ class Services:
     mcp: McpServers
     """MCP servers: `table()`, `check`, `approve`, `withdraw`."""
     sandbox: Sandbox
-    supervisor: RuntimeSupervisor
-    """Health of what runs depend on."""
-    redactor: Redactor
-    """Knows the secrets that neither the log nor a model nor a screen is to have."""
-    cache: ToolCaching
-    """Where answers of pure tools are kept."""
     ports: Ports
     """Memory, search, clock and retry budget of runs that bring none of their own."""
     indexes: WorkspaceIndexes
     kernels: Kernels
     """Kernels of runs that run code off a notebook."""
-    files: FileTaint
-    """Which files hold words of others."""
     recorders: Recorders
-    max_usage: MaxUsageByModel
-    """What calls of models used at most, by model."""
     tasks: set[asyncio.Task[None]]
     """What works on runs."""
     telemetry: LiveExport
 
-    __slots__ = ("__weakref__", "_opened", *(name for name in __annotations__ if name != "surroundings"))
+    __slots__ = ("_opened", *(name for name in __annotations__ if name != "surroundings"))
 
     @takes_options(LabKeywords)
     def __init__(

@@ -32,8 +32,7 @@ from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.host.version import __version__
-from kestrel_lab.permissions.policy import Policy
-from kestrel_lab.permissions.rulebook import read_rulebook
+from kestrel_lab.permissions.rulebook import Rulebook, read_rulebook
 from kestrel_lab.runtime.agent.macro_calls import offer_macros, recorded_tools_of
 from kestrel_lab.runtime.agent.system_prompt import citation_instructions, system_prompt
 from kestrel_lab.runtime.approvals.decide import RunApprovals
@@ -42,7 +41,7 @@ from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import GivenTexts, guidance_texts
 from kestrel_lab.runtime.context.images import store_images
 from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools
-from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.context.run_context import Given, RunContext
 from kestrel_lab.runtime.context.tool_selection import MCP_INSTALL, Growth
 from kestrel_lab.runtime.context.toolboxes import Tools, tools_for_event
 from kestrel_lab.runtime.conversation import inherited_history
@@ -58,6 +57,7 @@ from kestrel_lab.runtime.operations.verify_plan import (
 )
 from kestrel_lab.runtime.options import (
     FollowableRun,
+    LabOptions,
     ResumeOptions,
     RunOptions,
     StartOptions,
@@ -116,55 +116,22 @@ def _begin(lab: Services, goal: str, options: StartOptions) -> Run:
     began: RunStarted | None = None
     if (follow := options.get("follow")) is not None:
         options, earlier, began = _following(lab, follow, options)
-    limits, resolve, ports = (
-        options.get("limits") or lab.limits,
-        options.get("resolve") or registry.resolve_model,
-        options.get("ports") or lab.ports,
-    )
-    model = registry.resolve_model(options.get("model"))
-    place = (
-        options["workspace"]
-        if isinstance(options["workspace"], Workspace)
-        else Workspace(Path(options["workspace"]))
-    )
-    policy = policy_for(
-        options.get("approve") or usual["approve"],
-        lab.rules,
-        own := read_rulebook(options.get("rules")),
-        place,
-    )
-    level = parse_level(options.get("verify") or usual["verify"])
-    wanted, inputs = options.get("plan"), options.get("inputs")
-    form_of_value = options.get("output")
-    kind = OutputType.of(getattr(wanted, "output", None) if form_of_value is None else form_of_value)
-    plan = plan_for(wanted, goal, inputs) if wanted is not None or inputs else None
-    form = form_for(options.get("form"), usual["form"] if kind is None else NONE, plan)
-    plan = with_verification(
-        plan if kind is None else with_output_type(plan, goal, kind, form), goal, level, form
-    )
+    rules = read_rulebook(options.get("rules"))
+    plan, output, citations = _plan_of(options, goal, usual)
     steps = () if plan is None else all_steps(plan.steps)
+    given = _given_anew(lab, options, rules, output, look=citations[0] != "off")
+    place, model = given.workspace, given.model
     if is_adapter(model):
         model.check(place.root)
         if options.get("tools") is None and plan is None:
             # It brings its own, and no server has to be started for it.
             options = {**options, "tools": ()}
-    known, late = registry.known_at_once(options.get("tools"), steps)
-    if (
-        options.get("tools") is None and not options["scenario"] and live_shell() is not None
-    ):  # in a notebook; a suite is the same anywhere
-        known += (
-            tool
-            for tool in registry.toolbox
-            if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known
-        )
-    agents = plan is None or any(
-        step.goal and not step.operation for step in steps
-    )  # operations ask models what needs no guidance
-    texts = (
-        _given_texts(lab, place, trial=bool(options["scenario"]))
-        if agents and not is_adapter(model)
-        else GivenTexts()
-    )
+    known, late = _known_tools(lab, options, steps)
+    # Operations ask models what needs no guidance.
+    agents = plan is None or any(step.goal and not step.operation for step in steps)
+    texts = GivenTexts()
+    if agents and not is_adapter(model):
+        texts = _given_texts(lab, place, trial=bool(options["scenario"]))
     copy = {} if began is None or str(place.root) != began.private_copy.get("folder") else began.private_copy
     project = began.workspace if began is not None and copy else str(place.root)
     toolbox, growth = _set_up(
@@ -175,37 +142,20 @@ def _begin(lab: Services, goal: str, options: StartOptions) -> Run:
         texts.skills,
         expand=options.get("expand"),
         steps=steps_without(late, steps),
-        resolve=resolve,
+        resolve=given.resolve,
     )
     if LOAD_SKILL not in toolbox:
         texts = replace(texts, skills={})
-    met = session_time(ports.now())
+    met = session_time(given.ports.now())
     system = system_prompt(
-        limits,
+        given.limits,
         options["instructions"],
         met.line,
-        citation_instructions(level, form, toolbox),
+        citation_instructions(*citations, toolbox),
         texts.prompt,
     )
-    options = {
-        **options,
-        "limits": limits,
-        "resolve": resolve,
-        "ports": replace(ports, look=level != "off"),
-        "output": kind,
-    }
-    ctx = _context(
-        lab,
-        new_run_id(),
-        RunState(private_copy=copy),
-        options,
-        model,
-        toolbox,
-        place,
-        policy,
-        growth,
-        texts.skills,
-    )
+    given = replace(given, options=options, skills=texts.skills)
+    ctx = _context(lab, new_run_id(), given, RunState(private_copy=copy), toolbox, growth)
     started = RunStarted(
         goal=str(goal),
         said=goal.said if isinstance(goal, FilledGoal) else "",
@@ -215,16 +165,16 @@ def _begin(lab: Services, goal: str, options: StartOptions) -> Run:
         model_kind=model.kind,
         system=system,
         tools=tools_for_event(toolbox),
-        limits=limits.as_json(),
-        policy=policy.text,
-        rules=rules_as_json(own),
+        limits=given.limits.as_json(),
+        policy=given.policy.text,
+        rules=rules_as_json(rules),
         config=options["config"],
         scenario=options["scenario"],
         package=__version__,
         plan={} if plan is None else plan.as_json(),
         follows="" if follow is None else _id_of(follow),
         earlier=earlier,
-        output={} if kind is None else kind.schema,
+        output={} if output is None else output.schema,
         guidance=texts.entries(system),
         time=met.as_json(),
         params=ModelParams.of(options.get("params")).as_json(),
@@ -234,6 +184,59 @@ def _begin(lab: Services, goal: str, options: StartOptions) -> Run:
     ctx.equip = registry.equipping(ctx, late, options.get("tools"), steps)
     missing = missing_servers(lab.mcp, but=late) if options.get("tools") is None and len(lab.mcp) else ()
     return _launch(lab, ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
+
+
+def _plan_of(
+    options: StartOptions, goal: str, usual: LabOptions
+) -> tuple[Plan | None, OutputType | None, tuple[str, str]]:
+    """Return the plan of a run, `None` for an agent alone, the form of its answer as a type, and how its
+    answer is verified and cites: a level and a form of answers.
+    """
+    level = parse_level(options.get("verify") or usual["verify"])
+    wanted, inputs, form_of_value = options.get("plan"), options.get("inputs"), options.get("output")
+    output = OutputType.of(getattr(wanted, "output", None) if form_of_value is None else form_of_value)
+    plan = plan_for(wanted, goal, inputs) if wanted is not None or inputs else None
+    form = form_for(options.get("form"), usual["form"] if output is None else NONE, plan)
+    if output is not None:
+        plan = with_output_type(plan, goal, output, form)
+    return with_verification(plan, goal, level, form), output, (level, form)
+
+
+def _given_anew(
+    lab: Services, options: StartOptions, rules: Rulebook, output: OutputType | None, *, look: bool
+) -> Given:
+    """Return what a run that begins is given, its skills left out: they are not known before its tools."""
+    folder = options["workspace"]
+    place = folder if isinstance(folder, Workspace) else Workspace(Path(folder))
+    return Given(
+        options=options,
+        usual=lab.options,
+        model=lab.registry.resolve_model(options.get("model")),
+        workspace=place,
+        policy=policy_for(options.get("approve") or lab.options["approve"], lab.rules, rules, place),
+        limits=options.get("limits") or lab.limits,
+        output=output,
+        resolve=options.get("resolve") or lab.registry.resolve_model,
+        ports=replace(options.get("ports") or lab.ports, look=look),
+        sandbox=lab.sandbox,
+        skills={},
+        containment=contain.read_mode(options.get("containment") or lab.options["containment"]),
+    )
+
+
+def _known_tools(
+    lab: Services, options: StartOptions, steps: Sequence[Step]
+) -> tuple[Toolbox, tuple[str, ...]]:
+    """Return the tools that a run begins with, and the servers that have to be started for the others."""
+    known, late = lab.registry.known_at_once(options.get("tools"), steps)
+    # In a notebook; a suite is the same anywhere.
+    if options.get("tools") is None and not options["scenario"] and live_shell() is not None:
+        known += (
+            tool
+            for tool in lab.registry.toolbox
+            if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known
+        )
+    return known, late
 
 
 def _following(
@@ -319,7 +322,9 @@ def resume(
         return Run(store, run_id, state, run=partial(run, lab), output=kind)
     limits = options.get("limits")
     bounds = {} if limits is None else limits.as_json()
-    resumed = RunResumed(by=process_name(), model=ctx.model.name, model_kind=ctx.model.kind, limits=bounds)
+    resumed = RunResumed(
+        by=process_name(), model=ctx.given.model.name, model_kind=ctx.given.model.kind, limits=bounds
+    )
     return _launch(lab, ctx, state.planned, resumed=resumed)
 
 
@@ -359,10 +364,10 @@ def fork(
     forked = RunForked(
         parent=store.origin(run_id, branch.at),
         at=branch.at,
-        model=ctx.model.name,
-        model_kind=ctx.model.kind,
+        model=ctx.given.model.name,
+        model_kind=ctx.given.model.kind,
         tools=tools_for_event(ctx.toolbox),
-        policy=ctx.policy.text,
+        policy=ctx.given.policy.text,
         given="" if branch.given is None else "result" if answer is None else "answer",
         by=process_name(),
         stage=stage,
@@ -458,24 +463,28 @@ def _again(
         resolve=registry.resolve_model,
         state=state,
     )
-    model = _model_again(lab, began, options.get("model"))
-    policy = policy_for(
-        options.get("approve") or began.policy, lab.rules, rules_from_json(began.rules), place
-    )
     output = OutputType.of(options.get("output"))
     if output is not None and output.schema != began.output:
         raise UsageError(
             f"run {run_id} was begun with another output: give the type that it was begun with, or none"
         )
-    options = {
-        **options,
-        "output": output or (OutputType(began.output) if began.output else None),
-        "limits": options.get("limits") or Limits(**cast("dict[str, Any]", began.limits)),
-        "resolve": registry.resolve_model,
-        "ports": lab.ports,
-        "params": began.params,
-    }
-    ctx = _context(lab, run_id, state, options, model, toolbox, place, policy, growth, skills)
+    given = Given(
+        options={**options, "params": began.params},
+        usual=lab.options,
+        model=_model_again(lab, began, options.get("model")),
+        workspace=place,
+        policy=policy_for(
+            options.get("approve") or began.policy, lab.rules, rules_from_json(began.rules), place
+        ),
+        limits=options.get("limits") or Limits(**cast("dict[str, Any]", began.limits)),
+        output=output or (OutputType(began.output) if began.output else None),
+        resolve=registry.resolve_model,
+        ports=lab.ports,
+        sandbox=lab.sandbox,
+        skills=skills,
+        containment=contain.read_mode(options.get("containment") or lab.options["containment"]),
+    )
+    ctx = _context(lab, run_id, given, state, toolbox, growth)
     ctx.equip = registry.equipping(ctx, late, tools, state.left)
     return ctx
 
@@ -547,45 +556,26 @@ def _model_again(lab: Services, began: RunStarted, model: str | Model | None) ->
 def _context(
     lab: Services,
     run_id: str,
+    given: Given,
     state: RunState,
-    options: StartOptions,
-    model: Model,
     toolbox: Toolbox,
-    workspace: Workspace,
-    policy: Policy,
     growth: Growth | None,
-    skills: Mapping[str, Skill],
 ) -> RunContext:
-    sandbox = lab.sandbox
-    if own := tuple(skill.root for skill in skills.values() if skill.own):
-        sandbox = replace(sandbox, readable=own)
-    if shared := state.private_copy.get("objects"):
-        sandbox = replace(
-            sandbox, readable=(*sandbox.readable, *(Path(str(one)) for one in cast("list[Json]", shared)))
-        )
+    """Return the context of a run, whose sandbox may read the skills of its user and what its private copy
+    shares with other folders.
+    """
+    own = (skill.root for skill in given.skills.values() if skill.own)
+    shared = cast("list[Json]", state.private_copy.get("objects") or [])
+    if readable := (*own, *(Path(str(one)) for one in shared)):
+        given = replace(given, sandbox=replace(given.sandbox, readable=readable))
     return RunContext(
         run_id=run_id,
-        store=lab.store,
+        given=given,
+        services=lab,
         state=state,
-        options=options,
-        model=model,
         toolbox=toolbox,
-        workspace=workspace,
-        policy=policy,
         growth=growth,
-        containment=contain.read_mode(options.get("containment") or lab.options["containment"]),
-        sandbox=sandbox,
-        skills=skills,
-        redactor=lab.redactor,
-        cache=lab.cache,
-        middleware=tuple(lab.options["middleware"]),
-        hooks=lab.options.get("hooks"),
-        supervisor=lab.supervisor,
-        files=lab.files,
-        history=FileHistory(lab.recorders, workspace),
-        guidance_files=guidance_names(lab.options["guidance_files"]),
-        max_usage=lab.max_usage,
-        checkpoint_every=lab.options["checkpoint_every"],
+        history=FileHistory(lab.recorders, given.workspace),
     )
 
 
@@ -603,13 +593,13 @@ def _launch(
     """
     run_id, state = ctx.run_id, ctx.state
     ctx.begin(opening)
-    begun = Run(lab.store, run_id, state, run=partial(run, lab), output=ctx.options.get("output"))
+    begun = Run(lab.store, run_id, state, run=partial(run, lab), output=ctx.given.output)
     ctx.listeners.extend(partial(listener, begun) for listener in lab.options["listeners"])
     if resumed is not None:
         ctx.emit(resumed)
     for event in opening:
         ctx.tell(event)
-    if ctx.containment == "off":
+    if ctx.given.containment == "off":
         ctx.emit(BudgetWarned(limit="containment", message=contain.OFF))
     approvals = RunApprovals(ctx)
     task = asyncio.get_running_loop().create_task(
@@ -626,8 +616,7 @@ def _launch(
     def forget(done: asyncio.Task[None]) -> None:
         unsubscribe()
         lab.kernels.end(run_id)
-        if ctx.history is not None:
-            ctx.history.close()
+        ctx.history.close()
         lab.tasks.discard(done)
         lab.history.live.pop(run_id, None)
         owner.mark_idle(lab.store.session, run_id)

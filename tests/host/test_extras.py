@@ -10,6 +10,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from result_pages import page_index
 from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import MissingPackage, UsageError
@@ -132,9 +133,7 @@ scenarios: [{id: say, goal: say it, checks: [{answer_contains: [done]}]}]
 
 
 def test_suites_and_gates_need_no_extra(tmp_path: Path) -> None:
-    """Without any of them a suite runs, its gates decide and its report is written, with a sentence in place
-    of each figure.
-    """
+    """Without any of them a suite runs, its gates decide and its report is written, plots included."""
     (tmp_path / "script.yaml").write_text('rules: [{when: ".", turns: [done]}]')
     (tmp_path / "suite.yaml").write_text(SUITE)
     program = """
@@ -144,7 +143,7 @@ main()
 """
     done = run_hidden({name for _, name in optional_imports()}, program, tmp_path)
     assert done.returncode == 0, done
-    assert "kestrel-lab%5Bevals%5D" in (tmp_path / "report.html").read_text()
+    assert page_index(tmp_path / "report.html")["plots"][0]["rows"][0]["text"] == "100 %"
 
 
 def test_a_data_frame_and_a_definition_say_so_in_python(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -14,6 +14,7 @@ from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.commits.no_difference import by_construction, same_conversations, unchanged
 from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_difference_by_round, side_by_side
 from kestrel_lab.evals.commits.sequential_compare import SequentialRun, decided_in_turns
+from kestrel_lab.evals.commits.success_difference import by_labels, label_note, unless_turned_over
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.reports.gate_decisions import (
     GateReport,
@@ -23,7 +24,7 @@ from kestrel_lab.evals.reports.gate_decisions import (
 )
 from kestrel_lab.evals.reports.junit import case_groups, write_junit
 from kestrel_lab.evals.reports.markdown import DIFFERENCE_HEADINGS, comparison_markdown
-from kestrel_lab.evals.reports.page_data import interval_row
+from kestrel_lab.evals.reports.page_data import interval_row, shown_table
 from kestrel_lab.evals.reports.result_view import ResultView
 from kestrel_lab.evals.reports.suite_page import gate_table, trials_of, write_page
 from kestrel_lab.evals.stats.difference import (
@@ -40,7 +41,8 @@ from kestrel_lab.evals.stats.difference import (
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors, Suite
-from kestrel_lab.evals.summaries.best_configuration import format_points
+from kestrel_lab.evals.summaries.best_configuration import format_points, points_text
+from kestrel_lab.evals.summaries.corrected_rates import with_labels
 from kestrel_lab.evals.summaries.result_table import broke_in, label_kind, with_unit
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
@@ -188,9 +190,9 @@ class Comparison(ResultView):
 
     def _told_by_page(self) -> dict[str, Any]:
         """Return what the page says of a comparison in place of what it says of a suite."""
-        tables = [["Differences", [*self.table()]]] if self._differences else []
+        tables: list[Any] = [["Differences", shown_table(self.table())]] if self._differences else []
         if len({family for _, family in self._by_family}) > 1:
-            tables.append(["Success rate by family", [*self._cells("family", self._by_family)]])
+            tables.append(["Success rate by family", shown_table(self._cells("family", self._by_family))])
         if self.suite.gates:
             tables.append(gate_table(self.gates()))
         told: dict[str, Any] = {
@@ -218,6 +220,8 @@ class Comparison(ResultView):
                     name = config if primary else f"{config} {metric}" if len(self._kinds) > 1 else metric
                     found = d.interval.times(1 / unit)
                     tone = VERDICT_TONES[d.verdict]
+                    if primary:
+                        found = replace(found, low=max(-1.0, found.low), high=min(1.0, found.high))
                     row = interval_row(name, found.mean, found.low, found.high, tone)
                     rows.append(row | {"text": found.text(format_points)})
             if rows:
@@ -231,8 +235,9 @@ class Comparison(ResultView):
 
     @property
     def _title(self) -> str:
-        sides = self.head.title if self.no_base else f"{self.base.title} → {self.head.title}"
-        return f"{sides}, suite {self.suite.name}"
+        if self.no_base:
+            return self.headline
+        return f"{self.base.title} → {self.head.title}, suite {self.suite.name}"
 
     @property
     def sentence(self) -> str:
@@ -265,7 +270,7 @@ class Comparison(ResultView):
             )
         return GateReport(
             suite=self.suite.name,
-            decisions=(*decide_gates(self.suite, self.head.rows), *change),
+            decisions=(*decide_gates(self.suite, self._rows[1]), *change),
             notes=tuple(self._notes()),
         )
 
@@ -352,12 +357,15 @@ class Comparison(ResultView):
         return {row.config: row.model_kind for row in (*self.base.rows, *self.head.rows)}
 
     @cached_property
+    def _rows(self) -> tuple[list[EvalRow], list[EvalRow]]:
+        """The trials of both sides with what people said of them."""
+        return list(with_labels(self.base.rows, self.store)), list(with_labels(self.head.rows, self.store))
+
+    @cached_property
     def _differences(self) -> dict[tuple[str, str], Difference]:
         if self.no_base:
             return {}
-        found = compare_rows(
-            self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files
-        )
+        found = compare_rows(self.suite, *self._rows, margin=self.margin, same_files=self.same_files)
         if self.sequence is None:
             return found
         return {
@@ -458,6 +466,15 @@ class Comparison(ResultView):
         for note in dict.fromkeys(note for _, note in notes):
             yield f"{', '.join(dict.fromkeys(metric for metric, why in notes if why == note))}: {note}."
         yield from () if told else _unit_notes(self._differences.values())
+        yield from self._label_notes()
+
+    def _label_notes(self) -> Iterable[str]:
+        weights = {scenario.id: scenario.weight for scenario in self.suite.scenarios}
+        passes = partial(compare_scenarios, weights=weights, bounded=True)
+        for (config, metric), d in self._differences.items():
+            sides = [[row for row in rows if row.config == config] for rows in self._rows]
+            if metric == PRIMARY and (said := label_note(d, sides, passes)):
+                yield f"{self._label(config)}: {said}."
 
 
 def _unit_notes(differences: Iterable[Difference]) -> Iterable[str]:
@@ -509,60 +526,23 @@ def compare_rows(
         config: same_conversations(*([row for row in rows if row.config == config] for rows in (base, head)))
         for config in configs
     }
+    rates = [
+        (place, [[row for row in rows if row.config == config] for rows in (base, head)])
+        for place, (config, metric) in enumerate(keys)
+        if metric == PRIMARY
+    ]
+    for place, sides in rates:
+        found[place] = by_labels(
+            found[place], sides, suite.count_errors, alpha=ALPHA * questions[place].weight
+        )
     judged = judge_all(found, questions)
-    for place, (config, metric) in enumerate(keys):
-        if metric == PRIMARY:
-            mine = [[row for row in rows if row.config == config] for rows in (base, head)]
-            compared = partial(compare_scenarios, weights=weights, families=families, bounded=True)
-            judged[place] = _unless_turned_over(judged, place, questions, found, _if_broken(mine, compared))
+    passes = partial(compare_scenarios, weights=weights, families=families, bounded=True)
+    for place, sides in rates:
+        judged[place] = unless_turned_over(judged[place], found, place, questions, sides, passes)
     return {
         key: unchanged(one, same_files=same_files, same_trials=again[key[0]])
         for key, one in zip(keys, judged, strict=True)
     }
-
-
-def _if_broken(
-    sides: Sequence[Sequence[EvalRow]], compared: Callable[..., Difference]
-) -> Sequence[Difference]:
-    """Return the differences of the success rate if all that broke had failed at base and passed at head, and
-    the other way; none where nothing broke.
-    """
-    if all(row.outcome != "error" for rows in sides for row in rows):
-        return []
-    return [
-        compared(*(_passes(rows, broken) for rows, broken in zip(sides, fills, strict=True)))
-        for fills in ((0.0, 1.0), (1.0, 0.0))
-    ]
-
-
-def _passes(rows: Iterable[EvalRow], broken: float) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        value = broken if row.outcome == "error" else float(row.outcome == "pass")
-        found.setdefault(row.scenario, []).append(value)
-    return found
-
-
-def _unless_turned_over(
-    judged: Sequence[Difference],
-    place: int,
-    questions: Sequence[Question],
-    found: Sequence[Difference],
-    bounds: Sequence[Difference],
-) -> Difference:
-    """Return the difference at `place`, without its verdict where another end of trials that broke would give
-    another one.
-    """
-    mine = judged[place]
-    others = [judge_all([*found[:place], one, *found[place + 1 :]], questions)[place] for one in bounds]
-    if mine.verdict == "inconclusive" or all(one.verdict == mine.verdict for one in others):
-        return mine
-    low, high = sorted(100 * one.interval.mean for one in bounds)
-    note = (
-        f"no verdict ({mine.verdict}): what broke could turn it over, the difference is {low:+.1f} to "
-        f"{high:+.1f} points as those trials failed or passed; run them again (--resume)"
-    )
-    return replace(mine, verdict="inconclusive", note=note)
 
 
 def compare_families(
@@ -672,13 +652,7 @@ def _verdict_sentence(base: str, head: str, d: Difference) -> str:
     if not d.scenarios:
         return f"{base} and {head} have no scenario in common."
     of = f" in these {d.scenarios} scenarios" if d.scope == "these scenarios" else ""
-    interval = (
-        ""
-        if math.isnan(d.interval.low)
-        else f", 95 % interval {format_points(d.interval.low)} to {format_points(d.interval.high)}"
-    )
-    change = f"{format_points(d.interval.mean)} points{interval}"
-    rates = f"{100 * d.base:.0f} % → {100 * d.head:.0f} % passed ({change})"
+    rates = f"{100 * d.base:.0f} % → {100 * d.head:.0f} % passed ({points_text(d.interval)})"
     match d.verdict:
         case "regression":
             return f"{head} is worse than {base}{of}: {rates}."

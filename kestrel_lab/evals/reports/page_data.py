@@ -74,7 +74,6 @@ class Trials:
         scenarios = {row.scenario: self._scenario(row, goals) for row in self.rows}
         columns = [
             {
-                "name": one["config"],
                 "label": sanitize_text(label_kind(one["config"], one["model_kind"])),
                 "trials": one["trials"],
                 **_interval(one["success_rate"], one["low"], one["high"], one["trials"]),
@@ -97,7 +96,7 @@ class Trials:
             "not_passed": sum(row.outcome != "pass" for row in asked),
             "why_of": f" of {sanitize_text(', '.join(sorted(heads)))}" if heads else "",
             "why": [[sanitize_text(cause), count] for cause, count in counted[:_MOST_CAUSES]],
-            "summary": [*summary_table(summaries)],
+            "summary": shown_table(summary_table(summaries)),
             "plots": [
                 rate_plot([*columns, *_corrected(summaries)]),
                 *_scatters(summaries),
@@ -234,6 +233,12 @@ def _corrected(summaries: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Jso
             label = f"{label_kind(one['config'], one['model_kind'])}, corrected by {one['labels']} labels"
             ends = (one[f"corrected_rate{end}"] for end in ("", "_low", "_high"))
             yield interval_row(label, *ends)
+
+
+def shown_table(table: tuple[Sequence[str], Iterable[Sequence[object]]]) -> list[Json]:
+    """Return headings and rows of texts that are harmless to show."""
+    headings, rows = table
+    return [[*map(sanitize_text, headings)], [[sanitize_text(str(cell)) for cell in row] for row in rows]]
 
 
 def rate_plot(columns: Iterable[Mapping[str, Json]]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from kestrel_lab.core.drawing.matplotlib_figure import (
 )
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line, sanitize_text
-from kestrel_lab.evals.gate_bounds import SUCCESS, is_share
+from kestrel_lab.evals.gate_bounds import is_share
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.stats.difference import Difference, Verdict
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
@@ -209,20 +209,6 @@ EFFECT_WORDS: Final[dict[Verdict, str]] = {
 """What a verdict says of a part of a file: `no difference` where the whole interval is within the margin."""
 
 
-def differences_figure(differences: Mapping[tuple[str, str], Difference]) -> Figure:
-    """Differences with their intervals, coloured by verdict: success rates in points, other metrics as a
-    share of the base.
-    """
-    rates = {key: d for key, d in differences.items() if key[1] == SUCCESS}
-    others = {key: d for key, d in differences.items() if key[1] != SUCCESS and d.base}
-    figure = shown_figure()(figsize=(12, 1.4 + 0.3 * max(3, len(rates), len(others))), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(2, 3))
-    _differences(left, rates, dict.fromkeys(rates, 1.0), "change of the success rate, points")
-    _differences(right, others, {key: abs(d.base) for key, d in others.items()}, "change, % of the base")
-    _name_colours(figure, left, {verdict: verdict for verdict in _COLOURS})
-    return figure
-
-
 def effects_figure(
     title: str, names: Sequence[str], found: Sequence[Difference], others: Mapping[str, Sequence[Interval]]
 ) -> Figure:
@@ -284,23 +270,6 @@ def sequence_figure(looks: Sequence[Look], *, matters: float, planned: int) -> F
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize=8)
     return figure
-
-
-def _differences(
-    axes: Axes,
-    found: Mapping[tuple[str, str], Difference],
-    units: Mapping[tuple[str, str], float],
-    title: str,
-) -> None:
-    for place, (key, d) in enumerate(found.items()):
-        _bars(
-            axes, [place], [d.interval.times(100 / units[key])], fmt="o", capsize=3, color=_COLOURS[d.verdict]
-        )
-    several = len({config for config, _ in found}) > 1
-    names = [f"{config} {metric}" if several or metric == SUCCESS else metric for config, metric in found]
-    _rows(axes, [escape_mathtext(wrap_label(name)) for name in names])
-    axes.axvline(0, color="0.6", linewidth=1, zorder=0)
-    axes.set_xlabel(title)
 
 
 def _rates(axes: Axes, summaries: Sequence[dict[str, Any]], labels: Sequence[str]) -> None:

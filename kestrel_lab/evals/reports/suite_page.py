@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.evals.reports.gate_decisions import GateReport
-from kestrel_lab.evals.reports.page_data import Trials
+from kestrel_lab.evals.reports.page_data import Trials, shown_table
 from kestrel_lab.evals.reports.result_view import write_text
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, MissedItems, missed_table
@@ -74,21 +74,18 @@ def write_suite_page(
     for _ in lacking.noting(rows):
         pass
     missed = missed_table(suite, lacking, store)
-    tables: list[Json] = [gate_table(gates)] if gates else []
+    tables = [gate_table(gates)] if gates else []
     if missed:
         shown = (
             f", the first {_MISSED} of {len(missed):,}: EvalResult.recall()" if len(missed) > _MISSED else ""
         )
-        tables.append(
-            [f"What was not found{shown}", [[*MISSED_HEADINGS], [[*row] for row in missed[:_MISSED]]]]
-        )
+        tables.append([f"What was not found{shown}", shown_table((MISSED_HEADINGS, missed[:_MISSED]))])
     return write_page(path, trials, trials.index(f"Suite {suite.name}", tables=tables))
 
 
 def gate_table(gates: GateReport) -> list[Json]:
     """Return the decisions of gates as a table of the page, under their verdict."""
-    headings, rows = gates.table()
-    return [f"Gates: {gates.verdict}", [[*headings], [[*row] for row in rows]]]
+    return [f"Gates: {gates.verdict}", shown_table(gates.table())]
 
 
 def write_page(path: str | Path, trials: Trials, index: dict[str, Any], *, most: int = PAGE_BYTES) -> Path:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.stats.difference import Difference, Question, compare_scenarios, judge_all
+from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.result_table import format_percent, label_kind
 
@@ -116,18 +117,20 @@ def _rate(summary: Mapping[str, Any]) -> str:
 def _change(label: str, d: Difference) -> str:
     if not d.scenarios:
         return f"{label} (no scenario in common)"
-    interval = (
-        ""
-        if math.isnan(d.interval.low)
-        else f", 95 % interval {format_points(d.interval.low)} to {format_points(d.interval.high)}"
-    )
     p = f", p = {d.p:.2g}" if _surprises(d) else ""
-    return f"{label} ({format_points(d.interval.mean)} points{interval}{p})"
+    return f"{label} ({points_text(d.interval)}{p})"
 
 
 def _surprises(d: Difference) -> bool:
     """Return whether an interval without zero stands beside a verdict that allows for all pairs."""
     return d.verdict == "inconclusive" and d.interval.excludes(0.0)
+
+
+def points_text(found: Interval) -> str:
+    """Return a difference of success rates with its interval, which ends where such differences do."""
+    low, high = max(-1.0, found.low), min(1.0, found.high)
+    interval = f", 95 % interval {format_points(low)} to {format_points(high)}"
+    return f"{format_points(found.mean)} points{'' if math.isnan(found.low) else interval}"
 
 
 def format_points(difference: float) -> str:

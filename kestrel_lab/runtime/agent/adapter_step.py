@@ -54,10 +54,10 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: 
     conversation = ctx.state.conversation(step.id)
     if conversation.messages[-1].role == "assistant" and not conversation.requests:
         return conversation.messages[-1].text.strip()
-    adapter.check(ctx.workspace.root)
+    adapter.check(ctx.given.workspace.root)
     # It has to reach its model.
-    sandbox = replace(ctx.sandbox, network=True)
-    choice = await choose_level_async(sandbox, ctx.workspace.root)
+    sandbox = replace(ctx.given.sandbox, network=True)
+    choice = await choose_level_async(sandbox, ctx.given.workspace.root)
     work = _Work(step, adapter, ctx, approvals, choice)
     if not (adapter.capabilities.approvals and choice.wanted):
         await work.ask_to_begin()
@@ -70,7 +70,7 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: 
         and not moved
         and (not conversation.borrowed or adapter.capabilities.resume == "any")
     )
-    messages = with_images(await with_note_texts(conversation.sent, ctx), ctx.store)
+    messages = with_images(await with_note_texts(conversation.sent, ctx), ctx.services.store)
     last = messages[-1] if messages[-1].role == "user" else Message(role="user", text=GO_ON)
     form = (
         ""
@@ -81,19 +81,21 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: 
     task = Task(
         prompt=prompt,
         transcript=f"{_conversation_text(messages[:-1] if last is messages[-1] else messages)}{prompt}",
-        folder=ctx.workspace.root,
+        folder=ctx.given.workspace.root,
         level=choice.level,
         sandbox=sandbox,
         ask=work.ask,
         delta=work.delta,
-        instructions="\n\n".join(filter(None, (ctx.options["instructions"], step.instructions))),
+        instructions="\n\n".join(filter(None, (ctx.given.options["instructions"], step.instructions))),
         images=last.images,
         session=conversation.session if resumes else "",
         copy=conversation.borrowed,
-        turns=None if ctx.limits.cycles is None else max(1, ctx.limits.cycles - ctx.state.usage.model_calls),
+        turns=None
+        if ctx.given.limits.cycles is None
+        else max(1, ctx.given.limits.cycles - ctx.state.usage.model_calls),
         cost_usd=None
-        if ctx.limits.cost_usd is None
-        else max(0.01, ctx.limits.cost_usd - ctx.state.usage.cost_usd),
+        if ctx.given.limits.cost_usd is None
+        else max(0.01, ctx.given.limits.cost_usd - ctx.state.usage.cost_usd),
     )
     try:
         await work.keep_files(step.id, "before")
@@ -211,7 +213,7 @@ class _Work:
         elif isinstance(reported, ToolDone):
             self._done(reported)
         else:
-            self._ctx.emit(Progress(text=self._ctx.redactor.text(reported.text)))
+            self._ctx.emit(Progress(text=self._ctx.services.redactor.text(reported.text)))
 
     def _turn(self, turn: Turn) -> None:
         if not self.asked:
@@ -222,7 +224,7 @@ class _Work:
         ]
         for theirs, ours in zip(answer.calls, calls, strict=True):
             self._ours[theirs.id] = self._call(
-                ours.id, ours.name, self._ctx.redactor.json(ours.args), Danger.SAFE
+                ours.id, ours.name, self._ctx.services.redactor.json(ours.args), Danger.SAFE
             )
         unpriced = self._ctx.state.meter.unpriced
         asked, self.asked, self._turned = self.asked, "", time.perf_counter()
@@ -231,7 +233,7 @@ class _Work:
                 call=asked,
                 step=self._step.id,
                 model=answer.model or self._adapter.name,
-                text=self._ctx.redactor.text(answer.text),
+                text=self._ctx.services.redactor.text(answer.text),
                 calls=[
                     {"id": one.id, "name": one.name, "args": self._ours[theirs.id].args}
                     for one, theirs in zip(calls, answer.calls, strict=True)
@@ -286,9 +288,9 @@ class _Work:
             return
         if call.id not in self._ctx.state.begun and call.id not in self._denied:
             self._run(call, "")
-        whole = self._ctx.redactor.text(done.text)
+        whole = self._ctx.services.redactor.text(done.text)
         text, cut = head_tail(whole, _RESULT)
-        name, chars = self._ctx.store.results.keep(whole) if cut else ("", 0)
+        name, chars = self._ctx.services.store.results.keep(whole) if cut else ("", 0)
         kind = "denied" if call.id in self._denied else "failed"
         problem = (
             Problem(kind=kind, message=text or f"{call.target} failed").as_json() if done.error else None
@@ -317,7 +319,7 @@ class _Work:
         name = (
             known.id if known is not None else f"{self._step.id}.{self._conversation.cycles}.sub.{request.id}"
         )
-        call = self._call(name, request.name, self._ctx.redactor.json(request.args), asked.danger)
+        call = self._call(name, request.name, self._ctx.services.redactor.json(request.args), asked.danger)
         self._approvals.of_programs[name] = self._adapter.capabilities.edits
         if asked.lasting:
             self._approvals.lasting.add(name)

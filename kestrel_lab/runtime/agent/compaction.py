@@ -72,7 +72,7 @@ async def make_room(
     step: Step, model: Model, conversation: Conversation, ctx: RunContext, think: Think
 ) -> None:
     """Compact what the model is shown if it has outgrown its context; see the module for the rule."""
-    window = ctx.limits.context_tokens or context_of(model)
+    window = ctx.given.limits.context_tokens or context_of(model)
     if window is None:
         return
     room = window - min(window // 4, _ANSWER_TOKENS) - tokens_of((), ctx.specs_of(step))
@@ -87,7 +87,7 @@ async def make_room(
     if shown.tokens > room and (upto := shown.tail(room // 3)):
         text = shown.transcript(upto)
         summary = await _summary(step, conversation, ctx, think, text, room) + shown.last_goal(upto, room)
-    name, chars = ctx.store.results.keep(text) if text else ("", 0)
+    name, chars = ctx.services.store.results.keep(text) if text else ("", 0)
     if name:
         shown.wholes[name] = {
             "call": f"{step.id}.{conversation.cycles}",
@@ -204,7 +204,7 @@ class _Shown:
             (name for name, whole in self.ctx.state.wholes.items() if whole.call == message.call_id), ""
         )
         if not known:
-            known, chars = self.ctx.store.results.keep(message.text)
+            known, chars = self.ctx.services.store.results.keep(message.text)
             if known:
                 self.wholes[known] = {"call": message.call_id, "tool": message.name, "chars": chars}
         return f'read it with {READ_RESULT}(id="{known}")' if known else ""

@@ -70,7 +70,7 @@ class FileTrace(Struct, frozen=True):
 
     def _way(self, call: Call, proceed: Handler, tool: Tool, flow: Flow, writes: bool) -> Awaitable[Result]:
         """Proceed in the way that the call needs."""
-        files = self.ctx.files
+        files = self.ctx.services.files
         if files is None:
             return proceed(call)
         author, way = self._author(call, flow) if writes else "", detection_of(tool, flow, call)
@@ -121,13 +121,13 @@ class FileTrace(Struct, frozen=True):
         """
         if (trace := self._begun.get(own.author)) is None:
             trace, also = own, list[str]()
-            trace.before = files.stamps(self.ctx.workspace, most=_SMALL)
+            trace.before = files.stamps(self.ctx.given.workspace, most=_SMALL)
             if trace.before.whole:
                 self._begun[own.author] = trace
                 asyncio.get_running_loop().call_soon(self._begun.pop, own.author, None)
                 also = [call.id for call in self.calls if call.id != own.call.id]
             else:  # too much for the event loop
-                trace.before = await asyncio.to_thread(files.stamps, self.ctx.workspace)
+                trace.before = await asyncio.to_thread(files.stamps, self.ctx.given.workspace)
             trace.tell_begin(also)
         trace.working += 1
         result: Result | None = None
@@ -148,9 +148,11 @@ class FileTrace(Struct, frozen=True):
 
     async def _record(self, files: FileTaint, trace: _Trace, *, ended: bool, cancelled: bool) -> None:
         """Record what changed since the calls of a trace began; does not wait if they are `cancelled`."""
-        after = files.stamps(self.ctx.workspace, everything=True, most=MOST_ENTRIES if cancelled else _SMALL)
+        after = files.stamps(
+            self.ctx.given.workspace, everything=True, most=MOST_ENTRIES if cancelled else _SMALL
+        )
         if not after.whole and not cancelled:
-            after = await asyncio.to_thread(files.stamps, self.ctx.workspace, everything=True)
+            after = await asyncio.to_thread(files.stamps, self.ctx.given.workspace, everything=True)
         changed = trace.changed(after)
         if changed and cancelled:
             trace.end("", after=after)
@@ -210,7 +212,7 @@ class _Trace:
         """The key of an answer that may be stored and given again."""
         self.named = paths_of(call.args) if tool.sandbox is None and flow.reaches == "workspace" else []
         """The only files that it can write; empty where it can write any."""
-        self.root = str(ctx.workspace.root)
+        self.root = str(ctx.given.workspace.root)
         self.began = time.time()
         self.marks = files.marks(self.root)
         self.compares = bool(author) and not self.named
@@ -228,7 +230,7 @@ class _Trace:
         self.folders: list[str] = []
 
     def begin(self) -> None:
-        workspace = self.ctx.workspace
+        workspace = self.ctx.given.workspace
         self.known = {path: self.files.words_in(workspace, path) for path in self._places() if self.named}
         if self.way == "exact" and not self.read:
             self.read = self._first(self.files.below(workspace, path) for path in paths_of(self.call.args))
@@ -246,7 +248,7 @@ class _Trace:
             )
 
     def end(self, answer: str, *, cached: bool = False, after: Snapshot | None = None) -> None:
-        workspace, args = self.ctx.workspace, self.call.args
+        workspace, args = self.ctx.given.workspace, self.call.args
         self.files.refresh()
         # A run that has read other files is not told again.
         if not self.read and not self.author:
@@ -321,7 +323,7 @@ class _Trace:
 
     def _relative(self, path: str) -> str:
         try:
-            return self.ctx.workspace.relative(path)
+            return self.ctx.given.workspace.relative(path)
         except (OSError, ValueError):  # the tool refuses it
             return path
 
@@ -341,7 +343,7 @@ class _Trace:
             changed = self._places()
             new = set(changed)
         else:
-            after = after or self.files.stamps(self.ctx.workspace, everything=True)
+            after = after or self.files.stamps(self.ctx.given.workspace, everything=True)
             if not (after.whole and self.before.whole):
                 return [], ["."]
             changed = [path for path, stamp in after.stamps.items() if self._changed(path, stamp)]
@@ -357,7 +359,9 @@ class _Trace:
                 and path.rpartition("/")[2] not in said
             )
             wrote.append(
-                self.files.described(self.ctx.workspace, path, name=name, known=self.known.get(path, ()))
+                self.files.described(
+                    self.ctx.given.workspace, path, name=name, known=self.known.get(path, ())
+                )
             )
         return wrote, []
 

@@ -73,7 +73,7 @@ async def run_agent(step: Step, ctx: RunContext, approvals: RunApprovals) -> str
             if done:
                 return _answer(conversation)
             ctx.emit(Prompted(step=step.id, text=SILENT, again=True))
-        observed = bool(asked) and ctx.hooks is not None
+        observed = bool(asked) and ctx.given.usual.get("hooks") is not None
         answers = (
             {
                 message.call_id: message.text
@@ -123,7 +123,7 @@ async def _think(
         target=model.name,
         request=_params(step, ctx).over(
             ModelRequest(
-                messages=with_images(await with_note_texts(conversation.sent, ctx), ctx.store),
+                messages=with_images(await with_note_texts(conversation.sent, ctx), ctx.services.store),
                 tools=ctx.specs_of(step),
                 schema=None if step.schema is None else object_schema(step.schema),
                 temperature=step.temperature,
@@ -140,7 +140,7 @@ async def _think(
         assert asked.request is not None
         with error_boundary(ModelError, f"model {model.name!r}"):
             answer = await guard_model(
-                model, ctx.supervisor, ctx.emit, idle=idle, call_s=ctx.limits.model_seconds
+                model, ctx.services.supervisor, ctx.emit, idle=idle, call_s=ctx.given.limits.model_seconds
             )(
                 asked.request,
                 lambda text: ctx.tell(
@@ -160,7 +160,9 @@ async def _think(
         return Result(answer=replace(answer, calls=calls))
 
     unpriced = ctx.state.meter.unpriced
-    result = await compose_layers(ask, RecordModel(ctx.emit, cycle, idle), *ctx.middleware)(call)
+    result = await compose_layers(ask, RecordModel(ctx.emit, cycle, idle), *ctx.given.usual["middleware"])(
+        call
+    )
     ctx.warn_unpriced(model, unpriced)
     if result.answer is not None and result.answer.finish == "length":
         ctx.emit(Progress(text="the model's answer was cut off at its output limit"))
@@ -176,7 +178,7 @@ def _without_arguments(wanted: ToolRequest) -> ToolRequest:
 
 
 def _params(step: Step, ctx: RunContext) -> ModelParams:
-    run = ModelParams.of(ctx.options.get("params"))
+    run = ModelParams.of(ctx.given.options.get("params"))
     return run | ModelParams.of(step.params) if step.params else run
 
 

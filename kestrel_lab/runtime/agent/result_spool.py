@@ -20,7 +20,7 @@ def stored_result(ctx: RunContext, name: str) -> StoredAnswer:
     if whole is None:
         raise ValueError(f"no answer of this run is kept as {name!r}; {did_you_mean(name, ctx.state.wholes)}")
     try:
-        path = ctx.store.results.path(name)
+        path = ctx.services.store.results.path(name)
     except StoreError as error:
         raise FileNotFoundError(str(error)) from error
     if path is None:
@@ -35,7 +35,7 @@ def begin_spool(ctx: RunContext, spools: list[Spool]) -> Spool:
     """A text that a call begins to keep; one for each call."""
     if spools:
         raise UsageError("a call keeps one text only")
-    spools.append(ctx.store.results.spool())
+    spools.append(ctx.services.store.results.spool())
     return spools[0]
 
 

@@ -73,7 +73,7 @@ async def run_turn(step: Step, conversation: Conversation, ctx: RunContext, appr
     call needs a person and none is here, the others are finished first, except those whose place is after it;
     then `ApprovalRequired` is raised.
     """
-    most, left, turned = ctx.limits.calls_per_turn, conversation.open_requests, False
+    most, left, turned = ctx.given.limits.calls_per_turn, conversation.open_requests, False
     while left:
         # A call that refers to an answer of its turn waits for those before it: its arguments are what is
         # asked about.
@@ -105,7 +105,7 @@ async def run_requests(
         lambda call: 20_000 if (tool := toolbox.find(call.target)) is None else tool.max_chars,
         begun=lambda call: call.id in state.begun,
         keeps=lambda call: bool(step.tool) or state.macro_of(call.id) is not None or chained,
-        store=ctx.store.results.keep,
+        store=ctx.services.store.results.keep,
         interrupted=lambda: ctx.interrupted,
         reader="" if reading.NAME in ctx.toolbox else reading.NAME,
     )
@@ -124,7 +124,7 @@ async def run_requests(
         ),
         record,
         *((ctx.nested,) if ctx.nested is not None else ()),
-        *ctx.middleware,
+        *ctx.given.usual["middleware"],
         Approval(approvals.decide),
         *((order,) if order.matters else ()),
         *(
@@ -135,7 +135,7 @@ async def run_requests(
         FileTrace(ctx, calls),
         *(
             (TouchedFiles(ctx),)
-            if ctx.ports.look and "workspace" in {tool.flow.reaches for tool in tools}
+            if ctx.given.ports.look and "workspace" in {tool.flow.reaches for tool in tools}
             else ()
         ),
         # In its place: a call that may not be made is not answered either, and a read sees the write before
@@ -301,10 +301,10 @@ def _fill_references(request: ToolRequest, step: Step, ctx: RunContext) -> dict[
 async def _held_in(call: Call, least: Level, ctx: RunContext) -> Call | Problem:
     """The call with its commands' sandbox level; CRITICAL without a sandbox, unless that was asked for."""
     try:
-        choice = await choose_level_async(ctx.sandbox, ctx.workspace.root, least)
+        choice = await choose_level_async(ctx.given.sandbox, ctx.given.workspace.root, least)
     except UsageError as error:
         return Problem(kind="failed", message=str(error))
-    network = " with network" if ctx.sandbox.network and choice.level else ""
+    network = " with network" if ctx.given.sandbox.network and choice.level else ""
     return replace(
         call, sandbox=f"{choice}{network}", danger=call.danger if choice.wanted else Danger.CRITICAL
     )
@@ -359,10 +359,13 @@ def _timeout(toolbox: Toolbox) -> Timeout:
 
 
 def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
-    if ctx.cache is None:
+    if ctx.services.cache is None:
         return ()
-    return ctx.cache.layers(
-        ctx.options.get("cache"), ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit
+    return ctx.services.cache.layers(
+        ctx.given.options.get("cache"),
+        ctx.tools,
+        ToolContext(workspace=ctx.given.workspace, run_id=ctx.run_id),
+        ctx.emit,
     )
 
 
@@ -379,13 +382,13 @@ def _tool_handler(
     """
 
     def tell(text: str, fraction: float | None = None) -> None:
-        ctx.emit(Progress(text=ctx.redactor.text(text), fraction=fraction))
+        ctx.emit(Progress(text=ctx.services.redactor.text(text), fraction=fraction))
 
     def scope_of(
         call: Call, parts: MacroCalls | None, spools: list[Spool], images: list[ImagePart]
     ) -> ToolContext:
         return ToolContext(
-            workspace=ctx.workspace.for_call(),
+            workspace=ctx.given.workspace.for_call(),
             run_id=ctx.run_id,
             call_id=call.id,
             versions=versions_of(call, ctx),
@@ -395,11 +398,11 @@ def _tool_handler(
             notes=notes_of(ctx, step.id),
             parts=parts,
             delegate=None if ctx.delegate is None else partial(ctx.delegate, step, call.id),
-            sandbox=ctx.sandbox,
+            sandbox=ctx.given.sandbox,
             folder=ctx.state.conversation(call.step).folder,
             moved=lambda folder: ctx.emit(FolderChanged(call=call.id, step=call.step, folder=folder)),
             output=lambda text: ctx.tell(ToolDelta(call=call.id, text=text)),
-            redactor=ctx.redactor,
+            redactor=ctx.services.redactor,
             kept=partial(stored_result, ctx),
             spool=partial(begin_spool, ctx, spools),
             show=images.append,
@@ -419,7 +422,7 @@ def _tool_handler(
 
         name, chars, problem = "", 0, None
         try:
-            value = ctx.redactor.json(await tool.run(call.args, scope))
+            value = ctx.services.redactor.json(await tool.run(call.args, scope))
             name, chars = end_spools(spools)
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event
@@ -453,7 +456,7 @@ def _tool_handler(
 
 def _failure(error: BaseException, ctx: RunContext) -> tuple[Json, Problem]:
     """Return answer and problem of a call that raised; code run by it is answered with its output so far."""
-    shown = ctx.redactor.text
+    shown = ctx.services.redactor.text
     if isinstance(error, CodeError):
         return shown(error.output), Problem(
             kind="cancelled" if error.stopped else "raised", message=shown(str(error))

@@ -47,7 +47,7 @@ class TouchedFiles(Struct, frozen=True):
 
     def _stamps(self) -> dict[str, tuple[int, ...]] | None:
         """A stamp per file that changes with it; `None` for too many files or an unreadable folder."""
-        workspace, home = self.ctx.workspace, str(self.ctx.store.path.resolve().parent)
+        workspace, home = self.ctx.given.workspace, str(self.ctx.services.store.path.resolve().parent)
         try:
             found = workspace.stamps(SKIPPED, home.removeprefix(f"{workspace.root}/"), MOST_ENTRIES)
         except OSError:

@@ -129,7 +129,7 @@ class RunApprovals:
         state, tool = self.ctx.state, self.ctx.tools.find(call.target)
         if call.attempt > 1 and not unknown and not contained:
             return None
-        ruling = self.ctx.policy.ruling(call)
+        ruling = self.ctx.given.policy.ruling(call)
         forbidden = ruling.how == "rule" and ruling.verdict == "deny"
         if tool is not None and tool.asks_person and not forbidden:
             return await self._put(self._asked(call, "question"), call)
@@ -221,7 +221,7 @@ class RunApprovals:
         Both are empty if containment is off.
         """
         ctx, tool = self.ctx, self.ctx.tools.find(call.target)
-        if ctx.containment == "off" or tool is None:
+        if ctx.given.containment == "off" or tool is None:
             return {}, []
         if not (call.sandbox or tool.asks or "reaches" in tool.unsaid) and tool.flow.reaches == "nothing":
             return {}, []
@@ -234,7 +234,9 @@ class RunApprovals:
                 ctx.flow.now(),
                 {one.name for one in ctx.tools if service and _service(one) == service},
             )
-        return contained_flows(call, tool, ctx.flow, ctx.workspace, carried, rules=ctx.policy.rules), carried
+        return contained_flows(
+            call, tool, ctx.flow, ctx.given.workspace, carried, rules=ctx.given.policy.rules
+        ), carried
 
     def _task(self, call: Call) -> dict[str, Json]:
         """Return what else a question of containment is about: the other calls of the turn, and what was
@@ -285,19 +287,23 @@ class RunApprovals:
                 )
                 yes = read_answer(given.answer) if given.granted else None
                 if yes is not None:
-                    store_declaration(ctx.tools.get(name), question, ctx.store, yes=yes)
+                    store_declaration(ctx.tools.get(name), question, ctx.services.store, yes=yes)
                     return True
         return False
 
     def _nobody_decides(self) -> bool:
         """Return whether the run waits for no person."""
-        policy = self.ctx.policy
-        return policy.otherwise == "deny" or (policy.unattended and self.ctx.options.get("approver") is None)
+        policy = self.ctx.given.policy
+        return policy.otherwise == "deny" or (
+            policy.unattended and self.ctx.given.options.get("approver") is None
+        )
 
     @property
     def attended(self) -> bool:
         """True if a person can be asked while a call runs."""
-        return self.ctx.options.get("approver") is not None and self.ctx.policy.otherwise != "deny"
+        return (
+            self.ctx.given.options.get("approver") is not None and self.ctx.given.policy.otherwise != "deny"
+        )
 
     async def inquire(self, call: Call, text: str, options: Sequence[str]) -> str | None:
         """Ask the person a question of a running call; `None` if they decline."""
@@ -319,7 +325,7 @@ class RunApprovals:
             why=why,
             question=call.id,
             sandbox=call.sandbox,
-            skills=self._loaded(call) if self.ctx.skills else [],
+            skills=self._loaded(call) if self.ctx.given.skills else [],
         )
 
     def _loaded(self, call: Call) -> list[str]:
@@ -330,16 +336,16 @@ class RunApprovals:
             for one in message.calls
             if one.name == LOAD_SKILL
         ]
-        skills = [self.ctx.skills.get(str(one.args.get("name"))) for one in asked]
+        skills = [self.ctx.given.skills.get(str(one.args.get("name"))) for one in asked]
         return list(dict.fromkeys(skill.shown for skill in skills if skill is not None))
 
     async def _put(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven | None:
         """Ask a person. Under `ask` the run waits for one, under `auto` only with an approver, under `deny`
         never.
         """
-        policy = self.ctx.policy
+        policy = self.ctx.given.policy
         if not policy.unattended or (
-            policy.otherwise == "ask" and self.ctx.options.get("approver") is not None
+            policy.otherwise == "ask" and self.ctx.given.options.get("approver") is not None
         ):
             return await self._ask(asked, call)
         if asked.question in self.ctx.state.questions:
@@ -354,7 +360,7 @@ class RunApprovals:
         if (work := self.ctx.dry_runs.get(call.id)) is not None and not work.done():
             return PREVIEWING, ""
         if (dry := await dry_run_of(call, self.ctx)) is not None:
-            text = self.ctx.redactor.text(dry.text)
+            text = self.ctx.services.redactor.text(dry.text)
             return head_tail(text, PREVIEW_CHARS)[0], preview_key(text)
         if tool is None or tool.preview is None:
             return "", ""
@@ -447,7 +453,7 @@ class RunApprovals:
         await ctx.on_disk()
         if (known := ctx.state.decisions.get(asked.question)) is not None:  # a listener was quick
             return self._go_on(known)
-        if ctx.options.get("approver") is None:
+        if ctx.given.options.get("approver") is None:
             why = (
                 f"no level of danger lets code into your own kernel; a rule that allows {asked.tool} does"
                 if call.in_kernel
@@ -470,7 +476,7 @@ class RunApprovals:
         here: asyncio.Future[ApprovalGiven] = asyncio.get_running_loop().create_future()
         self._answers[question] = here
         elsewhere = asyncio.create_task(
-            wait_until(ctx.store.path, lambda: ctx.store.decision(ctx.run_id, question))
+            wait_until(ctx.services.store.path, lambda: ctx.services.store.decision(ctx.run_id, question))
         )
         person = asyncio.create_task(self._ask_person(asked))
         racers: tuple[asyncio.Future[Any], ...] = (here, elsewhere, person)
@@ -496,7 +502,7 @@ class RunApprovals:
 
         The same ones again, which do not, are a denial.
         """
-        approver = self.ctx.options.get("approver")
+        approver = self.ctx.given.options.get("approver")
         assert approver is not None
         refused: dict[str, Json] | None = None
         while True:
@@ -526,11 +532,11 @@ class RunApprovals:
 
     async def _write(self, given: ApprovalGiven) -> ApprovalGiven:
         ctx, at = self.ctx, time.time()
-        done = ctx.store.append(ctx.run_id, given, at=at, urgent=True)
+        done = ctx.services.store.append(ctx.run_id, given, at=at, urgent=True)
         try:
             await asyncio.wrap_future(done)
         except AlreadyDecided:
-            earlier = ctx.store.decision(ctx.run_id, given.question)
+            earlier = ctx.services.store.decision(ctx.run_id, given.question)
             if earlier is None:
                 raise
             return _adopt(ctx, earlier)

@@ -39,7 +39,9 @@ def versions_of(call: Call, ctx: RunContext) -> Versions:
     def keep(content: bytes) -> str:
         text = content.decode("utf-8", "replace")
         # What is kept holds no secret.
-        return ctx.store.results.keep_bytes(content) if ctx.redactor.text(text) == text else ""
+        return (
+            ctx.services.store.results.keep_bytes(content) if ctx.services.redactor.text(text) == text else ""
+        )
 
     return Versions(
         known=conversation.files, since=conversation.began, other=other, as_shown=as_shown, keep=keep
@@ -71,7 +73,9 @@ def preview_of(call: Call, ctx: RunContext) -> str:
     if tool is None or tool.preview is None:
         return ""
     try:
-        return tool.preview(call.args, ToolContext(workspace=ctx.workspace, notes=notes_of(ctx, call.step)))
+        return tool.preview(
+            call.args, ToolContext(workspace=ctx.given.workspace, notes=notes_of(ctx, call.step))
+        )
     except Exception as error:  # the boundary to a tool's own code; the person sees it  # noqa: BLE001
         return f"no preview: {error_text(error)}"
 
@@ -82,11 +86,11 @@ async def dry_run_of(call: Call, ctx: RunContext) -> DryRun | None:
     if tool is None or tool.dry_run is None:
         return None
     scope = ToolContext(
-        workspace=ctx.workspace,
+        workspace=ctx.given.workspace,
         run_id=ctx.run_id,
         call_id=call.id,
-        sandbox=ctx.sandbox,
-        redactor=ctx.redactor,
+        sandbox=ctx.given.sandbox,
+        redactor=ctx.services.redactor,
         code=code_context(call, ctx),
     )
     ctx.clock.hold()
@@ -103,7 +107,7 @@ async def with_dry_run(call: Call, ctx: RunContext, until: float) -> Call:
     takes longer goes on beside the question: the call counts as one without a preview.
     """
     work = asyncio.ensure_future(dry_run_of(call, ctx))
-    asks = ctx.options.get("approver") is not None and ctx.policy.otherwise != "deny"
+    asks = ctx.given.options.get("approver") is not None and ctx.given.policy.otherwise != "deny"
     patience = max(0.0, until - asyncio.get_running_loop().time()) if asks else None
     try:
         await asyncio.wait({work}, timeout=patience)
@@ -134,7 +138,7 @@ def code_context(call: Call, ctx: RunContext) -> CodeContext:
         if isinstance(event, CellsChanged):
             return ctx.emit(event)
         kept: list[dict[str, Json]] = [
-            {"media": media, "blob": ctx.store.results.keep_bytes(content), "bytes": len(content)}
+            {"media": media, "blob": ctx.services.store.results.keep_bytes(content), "bytes": len(content)}
             for media, content in images
         ]
         shown: list[dict[str, Json]] = [
@@ -150,5 +154,5 @@ def code_context(call: Call, ctx: RunContext) -> CodeContext:
         danger=call.danger,
         live=in_notebook(ctx),
         earlier=ctx.state.kernels,
-        untraced=lambda: ctx.files is not None and ctx.files.known(),
+        untraced=lambda: ctx.services.files is not None and ctx.services.files.known(),
     )

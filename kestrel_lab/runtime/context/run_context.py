@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import LimitError, RunError, StoreError
 from kestrel_lab.core.events.union import (
     EVENT_TYPES,
@@ -25,26 +26,23 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.plan_shapes import all_steps
-from kestrel_lab.core.protocols import Listener, Middleware, Model
+from kestrel_lab.core.protocols import Listener, Model
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.middleware.hooks import Hooks, Moment, Phase
+from kestrel_lab.middleware.hooks import Moment, Phase
 from kestrel_lab.models.prompted_tools import TextToolModel
 from kestrel_lab.permissions.policy import Policy
-from kestrel_lab.runtime.context.budget import Allowance, MaxUsageByModel, WorkClock, seconds_left
+from kestrel_lab.runtime.context.budget import Allowance, WorkClock, seconds_left
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import NestedGuidance
-from kestrel_lab.runtime.context.tool_cache import ToolCaching
+from kestrel_lab.runtime.context.run_services import RunServices
 from kestrel_lab.runtime.context.tool_selection import Growth, select_tools
-from kestrel_lab.runtime.options import StartOptions
+from kestrel_lab.runtime.options import LabOptions, StartOptions, guidance_names
 from kestrel_lab.runtime.security.containment import Containment, TaintLog
-from kestrel_lab.runtime.security.file_taint import FileTaint
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools import read_result as reading
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.delegation import DELEGATE, describe_for_team
@@ -82,58 +80,53 @@ second.
 """
 
 
-@dataclass(kw_only=True)
-class RunContext:
-    """Everything the parts of the engine share about one run."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """What a run was asked to do with, from its beginning to its end."""
 
-    run_id: str
-    store: SessionStore
-    state: RunState
     options: StartOptions
-    """What the run was given; `limits`, `resolve` and `ports` are set."""
+    """What its caller gave."""
+    usual: LabOptions
+    """What its lab had in place of what was not given, when the run began."""
     model: Model
-    toolbox: Toolbox
     workspace: Workspace
     policy: Policy
-    sandbox: Sandbox = field(default_factory=Sandbox)
+    limits: Limits
+    output: OutputType | None
+    """The form of its answer."""
+    resolve: Callable[[str], Model]
+    """Finds the model of a name, for steps that have one of their own."""
+    ports: Ports
+    """What operations ask for that is neither a model nor a tool."""
+    sandbox: Sandbox
     """How commands that tools start are held in."""
-    redactor: Redactor = field(default_factory=Redactor)
-    """Knows the secrets that neither the log nor the model nor a screen is to have."""
-    cache: ToolCaching | None = None
-    """Where answers of pure tools are kept; `None` for nowhere."""
-    middleware: tuple[Middleware, ...] = ()
-    """What a user put around every call: hooks before and after thinking and acting."""
-    hooks: Hooks | None = None
-    """What a user wants called before and after each phase."""
+    skills: Mapping[str, Skill]
+    """By name, the skills that its agents can load."""
+    containment: Containment
+    """Whether what others wrote may lead to effects without a person: see `security.containment`."""
+
+
+@dataclass(kw_only=True)
+class RunContext:
+    """A run while a session works on it: what it was `given`, the `services` of its lab, and all that changes
+    as it goes, of which `state` is what the log says.
+    """
+
+    run_id: str
+    given: Given
+    services: RunServices
+    state: RunState
+    toolbox: Toolbox
+    history: FileHistory
+    """Keeps what files hold before and after calls that may change them."""
     listeners: list[Listener] = field(default_factory=list)
-    supervisor: RuntimeSupervisor = field(default_factory=RuntimeSupervisor)
-    """Health of what runs of the session depend on."""
     growth: Growth | None = None
     """What finds more tools for the run; `None` for a run that keeps those it began with."""
     equip: Callable[[], Awaitable[None]] | None = None
     """Has servers started whose tools the run is to have, before its first step; `None` where there are none.
     """
-    checkpoint_every: int | None = None
-    """After how many model turns a snapshot is kept, more in a run of very many; `None` for never."""
-    containment: Containment = "on"
-    """Whether what others wrote may lead to effects without a person: see `security.containment`."""
-    history: FileHistory | None = None
-    """Keeps what files hold before and after calls that may change them; `None` where nobody keeps that."""
-    files: FileTaint | None = None
-    """Which files hold words of others; `None` where nobody keeps that."""
-    guidance_files: tuple[str, ...] = ()
-    """Names of the files that hold guidance for agents."""
     nested: NestedGuidance | None = None
     """Tells agents of guidance in folders; `None` for a workspace without guidance."""
-    skills: Mapping[str, Skill] = field(default_factory=dict)
-    """By name, the skills that its agents can load."""
-    max_usage: MaxUsageByModel = field(default_factory=dict)
-    """What calls of models used at most."""
-    limits: Limits = field(init=False)
-    resolve: Callable[[str], Model] = field(init=False)
-    """Finds the model of a name, for steps that have one of their own."""
-    ports: Ports = field(init=False)
-    """What operations ask for that is neither a model nor a tool."""
     delegate: Callable[[Step, str, str, str, float], Awaitable[Json]] | None = None
     """Has a sub-agent work on a goal; set while the plan is carried out."""
     flow: TaintLog = field(init=False)
@@ -161,33 +154,27 @@ class RunContext:
     between.
     """
 
-    def __post_init__(self) -> None:
-        options = self.options
-        limits, resolve, ports = options["limits"], options["resolve"], options["ports"]
-        assert limits is not None  # the launcher has set these three
-        assert resolve is not None
-        assert ports is not None
-        self.limits, self.resolve, self.ports = limits, resolve, ports
-
     def begin(self, opening: tuple[Event, ...]) -> None:
         """Set up what depends on the events so far; called once, when the first events of the run are in
         `state`.
 
         `opening` are those of them that this session wrote.
         """
-        limits, state = self.limits, self.state
+        limits, state = self.given.limits, self.state
         self.clock = WorkClock(
             seconds_left(limits.seconds, state.working_s), seconds_left(limits.wall_seconds, state.open_s)
         )
-        self.allowance = Allowance(limits, state, self.max_usage)
+        self.allowance = Allowance(limits, state, self.services.max_usage)
         self._turns_kept = self.state.meter.model_calls
         earlier = (lambda: opening) if len(opening) == state.events else partial(self._earlier, state.events)
-        self.flow = TaintLog(earlier, Taint(known=self._flow_of, strict=self.containment == "strict"))
+        self.flow = TaintLog(earlier, Taint(known=self._flow_of, strict=self.given.containment == "strict"))
         self._specs[None] = tuple(self.toolbox.specs())
         if self.growth is not None:
             self.growth.attach(self)
         if state.started is not None and state.started.guidance:
-            self.nested = NestedGuidance(self.workspace, self.guidance_files)
+            self.nested = NestedGuidance(
+                self.given.workspace, guidance_names(self.given.usual["guidance_files"])
+            )
 
     @property
     def began(self) -> Mapping[str, Json]:
@@ -200,10 +187,10 @@ class RunContext:
         With `shown` they are told that instead: the same, with words that the log is not to have.
         """
         if _OF_KIND[type(event)]:
-            event = without_secrets(event, self.redactor)
+            event = without_secrets(event, self.services.redactor)
         if not isinstance(event, LiveEvent):
             at = time.time()
-            self.store.record(self.run_id, event, at, self._refused, urgent=urgent)
+            self.services.store.record(self.run_id, event, at, self._refused, urgent=urgent)
             self._queued = True
             self.state.apply(event, at)
             self.flow.take(event)
@@ -216,10 +203,8 @@ class RunContext:
         """Whether a snapshot is; in a long run after a twentieth more turns, so that their cost grows as the
         run does, not as its square.
         """
-        turns = self.state.meter.model_calls
-        due = self.checkpoint_every is not None and turns - self._turns_kept >= max(
-            self.checkpoint_every, turns // 20
-        )
+        turns, every = self.state.meter.model_calls, self.given.usual["checkpoint_every"]
+        due = every is not None and turns - self._turns_kept >= max(every, turns // 20)
         if due:
             self._turns_kept = turns
         return due
@@ -230,8 +215,8 @@ class RunContext:
         A log that cannot be read is reported where it is needed.
         """
         with suppress(StoreError):
-            self.store.flush()
-            self._tell_of(self.store.checkpoint(self.run_id, reason))
+            self.services.store.flush()
+            self._tell_of(self.services.store.checkpoint(self.run_id, reason))
 
     def _tell_of(self, saved: CheckpointSaved | None) -> None:
         if saved is not None:
@@ -265,7 +250,7 @@ class RunContext:
         """Wait between attempts of a step; that is not work."""
         self.clock.hold()
         try:
-            await self.ports.sleep(seconds)
+            await self.given.ports.sleep(seconds)
         finally:
             self.clock.release()
 
@@ -281,16 +266,16 @@ class RunContext:
         if turn:
             await asyncio.sleep(0)
         self.check_going()
-        if self.store.backlog > MOST_QUEUED:
+        if self.services.store.backlog > MOST_QUEUED:
             await self.on_disk()
         if self._due():
-            image = self.store.image(self.run_id, self.state) if self._in_order else None
+            image = self.services.store.image(self.run_id, self.state) if self._in_order else None
             with suppress(StoreError):
                 if image is not None and len(image.body) < _SMALL_IMAGE:
-                    self._tell_of(self.store.checkpoint(self.run_id, "cycles", image))
+                    self._tell_of(self.services.store.checkpoint(self.run_id, "cycles", image))
                 else:  # its cost grows with the run: in a thread, or nothing else would be heard meanwhile
                     self._tell_of(
-                        await asyncio.to_thread(self.store.checkpoint, self.run_id, "cycles", image)
+                        await asyncio.to_thread(self.services.store.checkpoint, self.run_id, "cycles", image)
                     )
 
     @property
@@ -322,7 +307,7 @@ class RunContext:
     def out_of_time(self, limit: str) -> LimitError:
         """What ends the run past the deadline of that limit."""
         what = "s of work" if limit == "seconds" else "s since it began"
-        return LimitError(limit, f"the limit of {getattr(self.limits, limit):g} {what} is reached")
+        return LimitError(limit, f"the limit of {getattr(self.given.limits, limit):g} {what} is reached")
 
     def check_going(self) -> None:
         """Raise what `yield_control` raises, without letting anything else go on first."""
@@ -346,7 +331,7 @@ class RunContext:
         if self._queued:
             waiting: list[asyncio.Future[None]] = []
             self._queued, self._waiting = False, waiting
-            self.store.on_disk().add_done_callback(
+            self.services.store.on_disk().add_done_callback(
                 lambda done: (
                     None
                     if loop.is_closed()
@@ -369,7 +354,7 @@ class RunContext:
 
     def model_of(self, step: Step) -> Model:
         """The model that works on `step`."""
-        model = self.resolve(step.model) if step.model else self.model
+        model = self.given.resolve(step.model) if step.model else self.given.model
         return TextToolModel(model, thought=True) if step.react else model
 
     @property
@@ -391,7 +376,7 @@ class RunContext:
         names = () if step.operation and names is None else names
         if DELEGATE in self.toolbox:
             names = self._with_delegate(step, self.toolbox.names if names is None else names)
-        if self.skills and names and LOAD_SKILL not in names and READS in names:
+        if self.given.skills and names and LOAD_SKILL not in names and READS in names:
             names = (*names, LOAD_SKILL)
         if names == () or self.tools is self.toolbox:
             return names
@@ -447,7 +432,7 @@ class RunContext:
         if step.turns is not None and self.state.conversation(step.id).cycles >= step.turns:
             raise RunError(f"there was no answer within the step's {step.turns} model turns")
         self._check_shares(step.id)
-        limits, used = self.limits, self.state.meter
+        limits, used = self.given.limits, self.state.meter
         turns = (
             sum(conversation.cycles for conversation in self.state.conversations.values())
             + self.allowance.unrecorded
@@ -483,10 +468,10 @@ class RunContext:
         """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be
         watched.
         """
-        if before == 0 < self.state.meter.unpriced and self.limits.cost_usd is not None:
+        if before == 0 < self.state.meter.unpriced and self.given.limits.cost_usd is not None:
             text = (
                 f"the price of {model.name} is not known: its cost is not counted and the limit of "
-                f"${self.limits.cost_usd:g} cannot stop it"
+                f"${self.given.limits.cost_usd:g} cannot stop it"
             )
             self.emit(BudgetWarned(limit="cost_usd", message=text))
 
@@ -494,10 +479,10 @@ class RunContext:
         """The first `count` events of the run; raises `StoreError` rather than return fewer: whoever asks
         would forget what was read.
         """
-        records = self.store.records(self.run_id)
+        records = self.services.store.records(self.run_id)
         if len(records) < count:  # the beginning of a run or a fork may still be queued
-            self.store.flush()
-            records = self.store.records(self.run_id)
+            self.services.store.flush()
+            records = self.services.store.records(self.run_id)
         if len(records) < count:
             raise StoreError(
                 f"the log of run {self.run_id} has {len(records)} events of the {count} that the "
@@ -516,12 +501,15 @@ def in_notebook(ctx: RunContext) -> bool:
     """Return whether code of the run runs in the kernel of a notebook, if there is one: it is no trial of a
     suite.
     """
-    return not ctx.options["scenario"] and not (ctx.state.started is not None and ctx.state.started.scenario)
+    return not ctx.given.options["scenario"] and not (
+        ctx.state.started is not None and ctx.state.started.scenario
+    )
 
 
 async def call_hooks(ctx: RunContext, moment: Moment, step: str = "", **more: Any) -> None:
     """Call the user's hooks of a moment, of the agent of `step`; raises `RunError` where one raises."""
-    if ctx.hooks is None or not ctx.hooks.wants(moment):
+    hooks = ctx.given.usual.get("hooks")
+    if hooks is None or not hooks.wants(moment):
         return
     conversation = ctx.state.conversations.get(step)
     told = (
@@ -540,4 +528,4 @@ async def call_hooks(ctx: RunContext, moment: Moment, step: str = "", **more: An
         "usage": ctx.state.usage,
         "step": step,
     }
-    await ctx.hooks.call(Phase(**{**known, **told, **more}))
+    await hooks.call(Phase(**{**known, **told, **more}))

@@ -97,7 +97,7 @@ def _shares(ctx: RunContext, parent: Step, share: float) -> dict[str, float]:
     """
     if not 0 <= share <= 1:
         raise UsageError(f"share must be from 0 to 1, not {share:g}")
-    state, limits = ctx.state, ctx.limits
+    state, limits = ctx.state, ctx.given.limits
     siblings = max(1, sum(request.name == DELEGATE for request in state.conversation(parent.id).requests))
     part = min(share or 1 / (siblings + 1), 1 / siblings)
     used = {"cost_usd": state.meter.cost_usd, "tokens": state.usage.tokens, "seconds": state.working_s}

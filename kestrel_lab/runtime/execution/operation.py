@@ -57,7 +57,9 @@ class Scope:
 
     def subject(self, answer: str, goal: str = "") -> Subject:
         """Return an answer with what the run has found out so far, this step left out."""
-        return answer_subject(self.ctx.state, self.ctx.workspace.root, answer, goal=goal, but=self.step.id)
+        return answer_subject(
+            self.ctx.state, self.ctx.given.workspace.root, answer, goal=goal, but=self.step.id
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -91,7 +91,7 @@ async def work_on_step(step: Step, ctx: RunContext, approvals: RunApprovals) -> 
     if claimed := asks_for_claims(step.schema):
         from kestrel_lab.answers.claim_form import ClaimedAnswer  # with pydantic: only where it is asked for
 
-    output = OutputType.of(ClaimedAnswer) if claimed else ctx.options.get("output")
+    output = OutputType.of(ClaimedAnswer) if claimed else ctx.given.output
     fits = output.value if output is not None and output.schema == step.schema else None
     try:
         await Dialogue(step, ctx, approvals).ask(
@@ -198,7 +198,7 @@ class StepRunner:
         what ends it.
         """
         kind = failure_class(error)
-        wait = self._ctx.ports.budget.wait(error, conversation.attempt - conversation.earlier)
+        wait = self._ctx.given.ports.budget.wait(error, conversation.attempt - conversation.earlier)
         if not self._may_repeat(step, conversation, kind, wait):
             self._checkpoint(step, "failed", conversation, kind, str(error))
             if kind == "logic" and (repaired := self.repair(step, error)) is not None:
@@ -212,7 +212,7 @@ class StepRunner:
         return None
 
     def _may_repeat(self, step: Step, conversation: Conversation, kind: FailureClass, wait: float) -> bool:
-        budget = self._ctx.ports.budget
+        budget = self._ctx.given.ports.budget
         harmless = not step.tool or self._ctx.toolbox.get(step.tool).effect in REPEATABLE
         within = (
             conversation.attempt - conversation.earlier < budget.attempts
@@ -357,7 +357,7 @@ class StepRunner:
         new = [other for other in steps if known.get(other.id) != step.id]
         if not steps:
             return None
-        check_steps(all_steps(new), self._ctx.toolbox, self._operations, self._ctx.resolve)
+        check_steps(all_steps(new), self._ctx.toolbox, self._operations, self._ctx.given.resolve)
         self.plan = self.plan.grown(step.id, new, done.artifacts)
         return self.plan if new else None
 

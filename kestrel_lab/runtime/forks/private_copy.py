@@ -97,7 +97,7 @@ def copy_for_fork(
 
 def carry_taint(ctx: RunContext, live: str) -> None:
     """Record which files of a fork's copy hold words of others because those of the folder `live` do."""
-    files, place = ctx.files, ctx.workspace
+    files, place = ctx.services.files, ctx.given.workspace
     if files is None:
         return
     there = (entry.path for entry in place.walk(skip=(".git",)) if entry.kind == "file")

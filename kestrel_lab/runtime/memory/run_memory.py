@@ -67,7 +67,9 @@ class _NoteTools:
 
     async def recall(self, query: str, top_k: int, tags: tuple[str, ...]) -> list[dict[str, Json]]:
         ctx = self.ctx
-        found = await ctx.ports.memory.recall(query, top_k, workspace=self.place, tags=tags, run=ctx.run_id)
+        found = await ctx.given.ports.memory.recall(
+            query, top_k, workspace=self.place, tags=tags, run=ctx.run_id
+        )
         if found:
             shown = MemoryRecalled(step=self.step, notes=[note.as_json() for note in found])
             ctx.emit(MemoryRecalled(step=self.step, notes=[note.named() for note in found]), shown=shown)
@@ -91,7 +93,7 @@ class _NoteTools:
         # By this very call, before it was interrupted.
         if note.id in ctx.state.kept:
             return f"kept as note {note.id}"
-        if not await ctx.ports.memory.remember(note, workspace=self.place):
+        if not await ctx.given.ports.memory.remember(note, workspace=self.place):
             return "the memory has it already, or does not take it"
         ctx.emit(
             MemoryStored(step=self.step, note=note.named()),
@@ -132,7 +134,7 @@ class _NoteTools:
         return repr(await asyncio.to_thread(memory.forget, selector, self.place))
 
     def _forgets(self) -> ForgettingMemory:
-        memory = self.ctx.ports.memory
+        memory = self.ctx.given.ports.memory
         if not isinstance(memory, ForgettingMemory):
             raise ToolError("the memory of this run cannot forget")
         return memory
@@ -163,7 +165,7 @@ async def with_note_texts(messages: Sequence[Message], ctx: RunContext) -> Seque
     } & recalled
     if not wanted:
         return messages
-    known = await ctx.ports.memory.notes(wanted, workspace=ctx.state.project)
+    known = await ctx.given.ports.memory.notes(wanted, workspace=ctx.state.project)
     words = {note.id: json.dumps(note.text, ensure_ascii=False)[1:-1] for note in known}
 
     def put(match: re.Match[str]) -> str:
@@ -181,7 +183,7 @@ async def question_with_notes(asked: ApprovalAsked, ctx: RunContext) -> Approval
         return asked
     words = {
         note.id: one_line(note.text, 300)
-        for note in await ctx.ports.memory.notes(wanted, workspace=ctx.state.project)
+        for note in await ctx.given.ports.memory.notes(wanted, workspace=ctx.state.project)
     }
     return replace(asked, preview=_REFERENCE.sub(lambda match: words.get(match[1], FORGOTTEN), asked.preview))
 

@@ -58,8 +58,10 @@ async def find_files(scope: Scope) -> Done:
         args.whole("rounds", 4, least=1),
     )
     propose = _query_proposer(scope, goal) if args.flag("ask", default=False) else propose_by_rule
-    indexes = session_indexes(scope.ctx.store.path.parent)
-    found = await find_in(indexes, scope.ctx.workspace.root, goal, propose=propose, top_k=most, rounds=rounds)
+    indexes = session_indexes(scope.ctx.services.store.path.parent)
+    found = await find_in(
+        indexes, scope.ctx.given.workspace.root, goal, propose=propose, top_k=most, rounds=rounds
+    )
     for retrieval in found.retrievals:
         for event in events_of(retrieval):
             scope.ctx.emit(replace(event, step=scope.step.id))
@@ -129,7 +131,7 @@ async def gather(scope: Scope) -> Done:
     """
     args = Arguments(scope)
     goal, most = args.required("goal"), args.whole("top_k", MOST_SOURCES, least=1)
-    found = await scope.ctx.ports.gatherer(goal, scope.ctx.workspace.root, most)
+    found = await scope.ctx.given.ports.gatherer(goal, scope.ctx.given.workspace.root, most)
     for looked in found.steps:
         scope.ctx.emit(replace(looked, step=scope.step.id))
     if not found.sources:
@@ -150,14 +152,16 @@ async def gather(scope: Scope) -> Done:
 def _untrusted_reason(scope: Scope, paths: list[str]) -> str:
     """Return why these files are untrusted; empty when they are not."""
     ctx = scope.ctx
-    if ctx.containment == "strict":
+    if ctx.given.containment == "strict":
         return "files of the workspace"
-    if ctx.files is None:
+    if ctx.services.files is None:
         return ""
-    ctx.files.refresh()
-    if not ctx.files.known():
+    ctx.services.files.refresh()
+    if not ctx.services.files.known():
         return ""
-    return next((why for path in paths for why in ctx.files.below(ctx.workspace, path).values()), "")
+    return next(
+        (why for path in paths for why in ctx.services.files.below(ctx.given.workspace, path).values()), ""
+    )
 
 
 MOST_NOTES = 5
@@ -174,7 +178,9 @@ async def bootstrap(scope: Scope) -> Done:
     args, ctx = Arguments(scope), scope.ctx
     goal, most = args.required("goal"), args.whole("top_k", MOST_NOTES, least=0)
     recalled = (
-        await ctx.ports.memory.recall(goal, most, workspace=ctx.state.project, run=ctx.run_id) if most else ()
+        await ctx.given.ports.memory.recall(goal, most, workspace=ctx.state.project, run=ctx.run_id)
+        if most
+        else ()
     )
     if recalled:
         named, words = [note.named() for note in recalled], [note.as_json() for note in recalled]
@@ -184,5 +190,5 @@ async def bootstrap(scope: Scope) -> Done:
         )
     notes = [note.referred() for note in recalled]
     return Done(
-        output={"time": dict(ctx.began) or session_time(ctx.ports.now()).as_json(), "notes": [*notes]}
+        output={"time": dict(ctx.began) or session_time(ctx.given.ports.now()).as_json(), "notes": [*notes]}
     )

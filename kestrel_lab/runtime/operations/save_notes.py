@@ -106,7 +106,7 @@ async def _keep_learned(scope: Scope) -> None:
     ctx = scope.ctx
     await ctx.on_disk()
     for note in await asyncio.to_thread(
-        lambda: learn_from_run(ctx.store.records(ctx.run_id), ctx.workspace.root)
+        lambda: learn_from_run(ctx.services.store.records(ctx.run_id), ctx.given.workspace.root)
     ):
         if why := text_problem(note):
             _tell_refusal(scope, note, why)
@@ -125,7 +125,7 @@ async def _store_note(scope: Scope, note: Note) -> None:
         return
     if untrusted_taint(note.taint) and ctx.flow.now().clean:
         note = replace(note, taint=OWN + note.taint)
-    if await ctx.ports.memory.remember(note, workspace=ctx.state.project):
+    if await ctx.given.ports.memory.remember(note, workspace=ctx.state.project):
         shown = MemoryStored(step=scope.step.id, note=note.as_json())
         ctx.emit(MemoryStored(step=scope.step.id, note=note.named()), shown=shown)
 

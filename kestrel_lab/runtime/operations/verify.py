@@ -135,7 +135,7 @@ class _Order:
         self.judges, self.escalate = args.texts("judges"), args.texts("escalate")
         for model in (*self.judges, *self.escalate):
             # Refused here, before any judge is paid: a later model may have a typing error.
-            scope.ctx.resolve(model)
+            scope.ctx.given.resolve(model)
         written = dict.fromkeys(
             (*scope.plan.acceptance_criteria, *args.texts("criteria"), *_proposed_criteria(scope, args))
         )
@@ -158,7 +158,7 @@ class _Order:
             raise UsageError(msg)
         scope, found = self._scope, list[Verifier]()
         if self.contract is not None:
-            found.append(Formed(self.contract, Path(scope.ctx.workspace.root)))
+            found.append(Formed(self.contract, Path(scope.ctx.given.workspace.root)))
         if self.claims:
             found.append(Cites(scope, self.claims))
         if self.facts:
@@ -191,7 +191,7 @@ class _Order:
             stage="repair" if step.stage else "",
         )
         if repair.model != (before := self._model(self.round - 1)):
-            source = before or self._scope.ctx.model.name
+            source = before or self._scope.ctx.given.model.name
             self._scope.ctx.emit(
                 ModelEscalated(
                     step=repair.id, source=source, target=repair.model, reason=one_line(issues[0], 200)

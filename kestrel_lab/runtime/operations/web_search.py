@@ -226,9 +226,9 @@ async def websearch_report(scope: Scope) -> Done:
 
 async def _grounded_search(scope: Scope, order: _Order) -> Done:
     """Take the pages that a model with web search names; raises `UsageError` for other models."""
-    name = scope.step.model or scope.ctx.model.name
+    name = scope.step.model or scope.ctx.given.model.name
     searching = name if name.endswith(WEB) else f"{name}{WEB}"
-    scope.ctx.resolve(searching)
+    scope.ctx.given.resolve(searching)
 
     def read(answer: str) -> tuple[str, tuple[tuple[str, str], ...]]:
         if MARK not in answer:

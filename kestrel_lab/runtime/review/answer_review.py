@@ -56,13 +56,13 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
     It is `unmet` if the answer's confidence is below `Ports.abstain`; the answer is still returned.
     """
     end = RunFinished(outcome="complete", answer=answer)
-    if not ctx.ports.look or not answer.strip():
+    if not ctx.given.ports.look or not answer.strip():
         return end
     actions = await actions_done(ctx, answer)
 
     def look() -> tuple[RunFinished, tuple[Issue, ...], bool]:
-        ordered = ctx.containment != "off" and ctx.flow.answers_hold(may_contain_order)
-        return *_with_review(end, ctx.state, Path(ctx.workspace.root), actions), ordered
+        ordered = ctx.given.containment != "off" and ctx.flow.answers_hold(may_contain_order)
+        return *_with_review(end, ctx.state, Path(ctx.given.workspace.root), actions), ordered
 
     looked, found, ordered = await asyncio.to_thread(look)
     if speaks_of_earlier(ctx, found):
@@ -94,7 +94,7 @@ async def form_issues(ctx: RunContext) -> list[Issue]:
     if "'form'" not in str(ctx.state.plan):
         return []
     await ctx.on_disk()
-    records = await asyncio.to_thread(ctx.store.records, ctx.run_id, types=(VerifierFinished.type,))
+    records = await asyncio.to_thread(ctx.services.store.records, ctx.run_id, types=(VerifierFinished.type,))
     verdicts = [
         event
         for record in records
@@ -109,13 +109,13 @@ async def form_issues(ctx: RunContext) -> list[Issue]:
 
 async def _held_back(ctx: RunContext, end: RunFinished) -> RunFinished:
     """Return `end` as `unmet` if its confidence is below the session's minimum; abstentions are exempt."""
-    if ctx.ports.abstain is None or is_abstention(end.answer):
+    if ctx.given.ports.abstain is None or is_abstention(end.answer):
         return end
     said = await _stated_confidence(ctx, end)
-    if said is None or said.value >= ctx.ports.abstain:
+    if said is None or said.value >= ctx.given.ports.abstain:
         return end
     reason = (
-        f"it abstains: its confidence is {format_share(said.value)}, {ctx.ports.abstain:.3g} is asked "
+        f"it abstains: its confidence is {format_share(said.value)}, {ctx.given.ports.abstain:.3g} is asked "
         f"for (setting abstain); {said.why}"
     )
     return replace(end, outcome="unmet", reason=reason)
@@ -123,13 +123,13 @@ async def _held_back(ctx: RunContext, end: RunFinished) -> RunFinished:
 
 async def _stated_confidence(ctx: RunContext, end: RunFinished) -> StatedConfidence | None:
     await ctx.on_disk()
-    records = await asyncio.to_thread(ctx.store.records, ctx.run_id)
+    records = await asyncio.to_thread(ctx.services.store.records, ctx.run_id)
     return stated_confidence([*(record.event for record in records), end])
 
 
 async def _with_calibration(ctx: RunContext, end: RunFinished) -> RunFinished:
     """Return `end` with its confidence calibrated; reads the log only if the model has a calibration."""
-    home, model = ctx.store.path.parent, ctx.state.started.model if ctx.state.started else ""
+    home, model = ctx.services.store.path.parent, ctx.state.started.model if ctx.state.started else ""
     if not (home / FILE).is_file() or model not in await asyncio.to_thread(known_models, home):
         return end
     said = await _stated_confidence(ctx, end)

@@ -172,7 +172,7 @@ def _has_failed_calls(state: RunState) -> bool:
 def _actions_in(ctx: RunContext, run: str) -> tuple[Action, ...]:
     # How far each tool reaches.
     offers = () if ctx.state.started is None else (ctx.state.started,)
-    return actions_of((*offers, *(record.event for record in ctx.store.records(run, types=TYPES))))
+    return actions_of((*offers, *(record.event for record in ctx.services.store.records(run, types=TYPES))))
 
 
 async def actions_of_conversation(ctx: RunContext, actions: Sequence[Action]) -> tuple[Action, ...]:
@@ -180,7 +180,9 @@ async def actions_of_conversation(ctx: RunContext, actions: Sequence[Action]) ->
     found, run = list[tuple[Action, ...]](), "" if ctx.state.started is None else ctx.state.started.follows
     while run and len(found) < MOST_EARLIER:
         found.append(await asyncio.to_thread(_actions_in, ctx, run))
-        first = next(iter(await asyncio.to_thread(ctx.store.records, run, types=(RunStarted.type,))), None)
+        first = next(
+            iter(await asyncio.to_thread(ctx.services.store.records, run, types=(RunStarted.type,))), None
+        )
         run = first.event.follows if first is not None and isinstance(first.event, RunStarted) else ""
     return (*(action for one in reversed(found) for action in one), *actions)
 
@@ -205,7 +207,9 @@ async def check_claims(ctx: RunContext, answer: str, *, goal: str = "", but: str
 
     def found(actions: Sequence[Action] | None) -> tuple[Issue, ...]:
         return _check_subject(
-            answer_subject(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, actions=actions)
+            answer_subject(
+                ctx.state, Path(ctx.given.workspace.root), answer, goal=goal, but=but, actions=actions
+            )
         )
 
     issues = await asyncio.to_thread(found, actions)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from made_rows import row, suite
 
+from kestrel_lab.evals.commits.comparison import Comparison, Side, compare_rows
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.reports.gate_decisions import decide_gates
 from kestrel_lab.evals.stats.corrected import corrected_rate
@@ -76,3 +77,28 @@ def test_a_gate_on_a_judge_takes_labels():
         "ok",
         "",
     )
+
+
+def test_a_lenient_judge_is_overruled_by_labels():
+    """By verdicts alone the worse side is better; with labels on both sides it is a regression, and the plain
+    difference stands in a note. Without labels the note says that nothing is corrected.
+    """
+    base, head = judged(300, 150, right=0.9, passed=0.8), judged(300, 150, right=0.6, passed=1.0)
+
+    def compared(*sides):
+        base, head = (
+            tuple(replace(one, result={**one.result, "run": f"{name}{one.run}"}) for one in rows)
+            for name, rows in zip("ab", sides, strict=True)
+        )
+        return Comparison(
+            suite=suite(), base=Side(name="a", sha="", rows=base), head=Side(name="b", sha="", rows=head)
+        )
+
+    found = compared(base, head)
+    difference = compare_rows(suite(), base, head, margin=0.05)["c", "success_rate"]
+    assert (found.verdict, difference.test) == ("regression", "labels")
+    assert difference.interval.high < -0.1
+    assert "corrected by 150 and 150 labels; by verdicts alone 80 % → 100 %, +20.0 points" in str(found)
+    plain = compared(judged(300, 0, right=0.9, passed=0.8), judged(300, 10, right=0.6, passed=1.0))
+    assert plain.verdict == "improvement"
+    assert "not corrected: that takes 30 labels of people on each side, and there are 0 and 10" in str(plain)

@@ -6,6 +6,7 @@ import asyncio
 
 import pandas as pd
 import pytest
+from result_pages import page_text
 
 from kestrel_lab.core.events.union import Record, RetrievalStep, ToolAnswered
 from kestrel_lab.evals.execution.result import EvalResult
@@ -45,7 +46,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalResult, pd.Data
             result,
             result.recall(),
             lab.evals.stored(place / "suite.yaml", by="family"),
-            result.report(place / "r.html").read_text(),
+            page_text(result.report(place / "r.html")),
         )
     finally:
         lab.close()

@@ -4,6 +4,7 @@ import asyncio
 import re
 
 import pytest
+from result_pages import page_details, page_index
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.calls import Usage
@@ -94,17 +95,21 @@ def test_text_says_it_is_scripted(result):
 
 
 def test_the_report_is_one_safe_file(result, tmp_path):
-    """Tables, a plot and transcripts of failures in one page without scripts or remote loads."""
+    """A verdict, a plot and all trials in one page; what is foreign in it is packed or text, and nothing is
+    loaded.
+    """
     path = result.report(tmp_path / "out" / "report.html")
     text = path.read_text(encoding="utf-8")
-    assert text.count('<details id="run-') == 40
-    words = re.sub(r"base64,[^\"]*", "", text)  # a picture may spell anything
-    assert words.index("What did not pass") < words.index("idea") < words.index("What passed")
-    assert "No real model answered for" in text
-    assert "data:image/png;base64," in text
+    index = page_index(path)
+    assert len(index["trials"]) == len(page_details(path)) == 40
+    assert [one["label"] for one in index["plots"][0]["rows"]] == [
+        *("good $1 (scripted)", "cheap (scripted)", "bad (scripted)", "free (scripted)")
+    ]
+    assert index["why"] == [["answer contains …", 10]]
+    assert any(told.startswith("No real model answered for") for told in index["warnings"])
     assert EVIL not in text
-    assert not re.findall(r'(?:src|href)="(?!data:)', text)
-    assert "answer contains" in text
+    assert not re.findall(r'(?:src|href)="', text)
+    assert {check[0] for one in page_details(path) for check in one["checks"]} == {"answer contains '42'"}
 
 
 def test_the_plot_names_every_configuration(result):

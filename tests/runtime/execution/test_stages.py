@@ -160,7 +160,7 @@ class Scene:
             self.waits.append(seconds)
 
         ctx = SimpleNamespace(state=state, toolbox=toolbox(), emit=emit, sleep=sleep)
-        ctx.ports = SimpleNamespace(budget=BUDGET)
+        ctx.given = SimpleNamespace(ports=SimpleNamespace(budget=BUDGET))
         runner = self.runner(self.step, ctx, run)
         try:
             runner(self.step).send(None)  # nothing here waits for anything: a loop would only cost time

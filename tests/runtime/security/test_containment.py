@@ -147,7 +147,7 @@ def lets_the_policy_win(monkeypatch: pytest.MonkeyPatch) -> None:
     contained = RunApprovals._contained
 
     def after_policy(self: RunApprovals, call: Call) -> Any:
-        return ({}, []) if self.ctx.policy.verdict(call) == "allow" else contained(self, call)
+        return ({}, []) if self.ctx.given.policy.verdict(call) == "allow" else contained(self, call)
 
     monkeypatch.setattr(RunApprovals, "_contained", after_policy)
 
