@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARTIFACTS ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help docs demo test test-long test-all test-without-bubblewrap mutants messages check fix bench picture notebooks dist lock clean system
+.PHONY: help docs demo demo-local test test-long test-all test-without-bubblewrap mutants messages check fix bench picture notebooks dist lock clean system
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -34,15 +34,20 @@ $(VENV)/.dev: $(VENV)/.run requirements-dev.txt
 # Runs are kept under the output folder: a demonstration leaves the project's own log alone. Answers of the model are replayed; leave
 # `--cassette replay` out, and it works anew: three minutes on two cores.
 demo: export KESTREL_HOME = $(abspath $(ARTIFACTS))/demo/.kestrel
-demo: $(VENV)/.run ## Set up and run the main job: a suite over three ways to use a small real model, two commits compared, a notebook
-	@$(BIN)/kestrel eval run evals/demo.yaml --cassette replay --report $(ARTIFACTS)/demo/report.html --csv $(ARTIFACTS)/demo/trials.csv
-	@$(BIN)/python evals/demo_repository.py $(ARTIFACTS)/demo/repository
-	@cd $(ARTIFACTS)/demo/repository && $(abspath $(BIN))/kestrel eval compare suite.yaml search memory --suite-at-commit --report ../comparison.html
-	@$(BIN)/kestrel notebook run notebooks/01_first_run.ipynb --out $(ARTIFACTS)/demo/01_first_run.ipynb
-	@echo "report:     $(ARTIFACTS)/demo/report.html"
-	@echo "comparison: $(ARTIFACTS)/demo/comparison.html"
-	@echo "trials:     $(ARTIFACTS)/demo/trials.csv"
-	@echo "notebook:   $(ARTIFACTS)/demo/01_first_run.ipynb"
+demo: $(VENV)/.run ## Set up and show recorded runs of real models: matrix, comparison, pages (needs no key)
+	@$(BIN)/python evals/demo_recorded.py $(ARTIFACTS)/demo || { test $$? = 3 \
+		&& echo "Shown instead: the recorded answers of a small local model." && $(MAKE) --no-print-directory demo-local; }
+
+demo-local: export KESTREL_HOME = $(abspath $(ARTIFACTS))/demo-local/.kestrel
+demo-local: $(VENV)/.run ## Run an agent with a small local model: a suite over three ways to use it, two commits compared, a notebook
+	@$(BIN)/kestrel eval run evals/demo.yaml --cassette replay --report $(ARTIFACTS)/demo-local/report.html --csv $(ARTIFACTS)/demo-local/trials.csv
+	@$(BIN)/python evals/demo_repository.py $(ARTIFACTS)/demo-local/repository
+	@cd $(ARTIFACTS)/demo-local/repository && $(abspath $(BIN))/kestrel eval compare suite.yaml search memory --suite-at-commit --report ../comparison.html
+	@$(BIN)/kestrel notebook run notebooks/01_first_run.ipynb --out $(ARTIFACTS)/demo-local/01_first_run.ipynb
+	@echo "report:     $(ARTIFACTS)/demo-local/report.html"
+	@echo "comparison: $(ARTIFACTS)/demo-local/comparison.html"
+	@echo "trials:     $(ARTIFACTS)/demo-local/trials.csv"
+	@echo "notebook:   $(ARTIFACTS)/demo-local/01_first_run.ipynb"
 
 # A file stays in one process, which makes what its tests share once; files with slow tests are begun first. In CI what failed is run once more,
 # alone: what passes then is reported as unsteady.
@@ -98,7 +103,7 @@ docs: $(VENV)/.dev ## Build the documentation site, without the network and with
 	@$(BIN)/python -m bench.reference_pages
 	@$(BIN)/zensical build --strict --clean
 
-picture: $(VENV)/.dev system ## Take the picture of README.md anew, of a run in a real JupyterLab
+picture: $(VENV)/.dev system ## Take the pictures of README.md and docs anew: a run in a real JupyterLab, the page of a suite
 	@$(BIN)/python -m bench.picture
 
 notebooks: $(VENV)/.dev ## Execute the notebooks and keep their outputs

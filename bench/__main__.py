@@ -2,7 +2,8 @@
 
 One bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|routing|answers …`; the
 nearest vectors beside exact search: `python -m bench nearest`; recorded attacks: `python -m bench containment
-RUNS`; whether the statistics keep what they state: `python -m bench coverage`; one of the others: `python -m bench
+RUNS`; recorded judges of public pairs: `python -m bench judges CLONE`; whether the statistics keep what they
+state: `python -m bench coverage`, `python -m bench sequential`; one of the others: `python -m bench
 kernel`.
 """
 
@@ -24,6 +25,7 @@ from bench import (
     finding,
     headless,
     imports,
+    judges,
     kernel,
     loop_overhead,
     nearest,
@@ -32,6 +34,7 @@ from bench import (
     readme,
     report,
     sandbox,
+    sequential,
     summaries,
     toolcache,
     trials,
@@ -135,10 +138,14 @@ def main() -> int:
     """
     if sys.argv[1:2] and sys.argv[1] in finding.BENCHES:
         return finding.BENCHES[sys.argv[1]].main(sys.argv[2:])
+    if sys.argv[1:2] == ["judges"]:
+        return judges.main(sys.argv[2:])
     if sys.argv[1:2] == ["containment"]:
         return containment.main(sys.argv[2:])
     if sys.argv[1:2] == ["coverage"]:
         return coverage.main(sys.argv[2:])
+    if sys.argv[1:2] == ["sequential"]:
+        return sequential.main(sys.argv[2:])
     if sys.argv[1:2] == ["nearest"]:
         return nearest.main(sys.argv[2:])
     if sys.argv[1:2] and sys.argv[1] in BENCHMARKS:

@@ -1,13 +1,15 @@
-"""The picture of README.md, taken of a run in a real JupyterLab: `python -m bench.picture`, which needs
-Chromium.
+"""The pictures of README.md and docs, of a run in a real JupyterLab and of the page of a suite: `python -m
+bench.picture`, which needs Chromium.
 
 The scene is scripted, and the panel says so in the picture. The folder, the calls, the diff and the plan are
-real.
+real. The suite is that of `make demo`, replayed from its recordings.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 from bench.environments import ROOT
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator
+    from playwright.sync_api import Browser, Locator
 
 _FILES = {
     "shop/__init__.py": "",
@@ -115,18 +117,40 @@ def main() -> None:
             approve.click()
             cells.nth(1).get_by_text("[2]:").first.wait_for()
             _taken(cells.nth(1), folder / "figures" / "answer.png")
+            _suite_page(browser, Path(root), folder / "figures" / "suite_page.png")
             browser.close()
 
 
-def _taken(cell: Locator, path: Path) -> None:
-    """Take a picture of a cell, with half the bytes of what the browser makes."""
-    from PIL import Image
+def _suite_page(browser: Browser, place: Path, path: Path) -> None:
+    """Take the picture of the first screen of the demo's page."""
+    report = place / "report.html"
+    words = ["eval", "run", "evals/demo.yaml", "--cassette", "replay", "--report", str(report)]
+    subprocess.run(
+        [sys.executable, "-m", "kestrel_lab", *words],
+        cwd=ROOT,
+        env=os.environ | {"KESTREL_HOME": str(place / "home")},
+        check=True,
+    )
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, device_scale_factor=1.5)
+    page.goto(report.as_uri())
+    page.locator(".matrix [data-at]").first.wait_for()
+    page.screenshot(path=str(path))
+    _shrink(path)
 
+
+def _taken(cell: Locator, path: Path) -> None:
+    """Take a picture of a cell."""
     cell.page.mouse.move(0, 0)
     cell.screenshot(path=str(path))
+    _shrink(path, frame=6)  # without the frame of the active cell
+
+
+def _shrink(path: Path, frame: int = 0) -> None:
+    """Halve the bytes of a picture, and leave out so many pixels around it."""
+    from PIL import Image
+
     with Image.open(path) as image:
-        # Without the frame of the active cell.
-        inside = image.crop((6, 6, image.width - 6, image.height - 6))
+        inside = image.crop((frame, frame, image.width - frame, image.height - frame))
         inside.convert("RGB").quantize(256).save(path, optimize=True)
 
 

@@ -1,4 +1,4 @@
-"""Make the repository whose two commits `make demo` compares: an assistant that searches the handbook, and one that is told all of it.
+"""Make the repository whose two commits `make demo-local` compares: an assistant that searches the handbook, and one that is told all of it.
 
 python evals/demo_repository.py FOLDER
 """

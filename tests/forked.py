@@ -14,7 +14,6 @@ from pathlib import Path
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
     [
-        "kestrel_lab.runtime.session",
         "kestrel_lab.runtime.security.file_taint",
         "kestrel_lab.retrieval.indexing.file_list",
         "kestrel_lab.verification.workspace_files",

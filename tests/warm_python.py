@@ -133,6 +133,9 @@ if __name__ == "__main__":
     for name in MODULES:
         import_module(name)
     gc.freeze()
+    program = str(Path(sys.argv[1]).with_name("python"))
     sys.argv = _serve(sys.argv[1])
+    if sys.argv[0].startswith("kestrel_lab"):  # what it starts is warm, too
+        sys.executable = program
     sys.modules.pop(sys.argv[0], None)  # it is run again, by another name, as after a real start
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

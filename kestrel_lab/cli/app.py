@@ -16,6 +16,7 @@ from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.doctor import Doctor, config, known_models, run_diagnostics
 from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
 from kestrel_lab.cli.commands.home import home
+from kestrel_lab.cli.commands.labels import judging
 from kestrel_lab.cli.commands.macros import macros, skills
 from kestrel_lab.cli.commands.mcp import mcp
 from kestrel_lab.cli.commands.memory import memory
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from kestrel_lab.lab import Lab
 
 app = typer.Typer(**SETTINGS)
+evals.add_typer(judging)
 app.add_typer(evals, name="eval")
 app.add_typer(macros, name="macros")
 app.add_typer(skills, name="skills")
@@ -145,6 +147,23 @@ def orchestrate(
         f"{key}={value}" for key, value in (("rounds", rounds), ("max_steps", steps)) if value is not None
     ]
     return _begin(ctx, {**ctx.params, "plan": "standard", "inputs": inputs})
+
+
+@app.command(epilog="Example: %kestrel fix, in the cell below the one that failed")
+@takes_flags(ResumeOptions, LimitOptions)
+def fix(
+    ctx: typer.Context,
+    wish: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORDS]...", help="What else to know or to do.")
+    ] = None,
+    *,
+    name: As = "",
+    background: Background = False,
+) -> Any:
+    """Fix the cell of this notebook that failed last: the agent is given the cell, its traceback and the
+    variables that it names.
+    """
+    return _begin(ctx, {**ctx.params, "goal": [frontend_of(ctx).failed_cell(" ".join(wish or ()))]})
 
 
 def _begin(

@@ -18,6 +18,7 @@ import typer
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver, Reporter
 from kestrel_lab.core.run_types import Limits
+from kestrel_lab.evals.labels.label_queue import Labelling
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.options import LimitOptions, Opt, RunOptions, table
 from kestrel_lab.runtime.run import Run
@@ -183,6 +184,16 @@ class Frontend(Protocol):
 
     def slider(self, run: Run) -> Any:
         """Return controls that move through the events of a run; raises `UsageError` where there are none."""
+        ...
+
+    def label(self, labelling: Labelling) -> Any:
+        """Let a person label trials by keys; returns what is shown afterwards."""
+        ...
+
+    def failed_cell(self, wish: str) -> str:
+        """Return the goal to fix the cell that failed last, with what the person adds; raises `UsageError`
+        where none did.
+        """
         ...
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:

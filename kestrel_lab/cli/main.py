@@ -30,6 +30,7 @@ from kestrel_lab.cli.commands.doctor import Doctor
 from kestrel_lab.cli.commands.serve import LinesScreen
 from kestrel_lab.cli.frontend import Screen, ShowOptions, files_named
 from kestrel_lab.cli.goal_words import with_run, wrong_usage
+from kestrel_lab.cli.label_keys import keys_of_terminal, label_by_keys
 from kestrel_lab.cli.settings_file import write_setting
 from kestrel_lab.cli.terminal import TerminalDisplay, progress_bar
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, UsageError
@@ -41,6 +42,8 @@ from kestrel_lab.evals.commits.bisect_result import BisectResult
 from kestrel_lab.evals.commits.comparison import Comparison
 from kestrel_lab.evals.commits.history import History
 from kestrel_lab.evals.execution.result import EvalResult
+from kestrel_lab.evals.labels.label_queue import Labelling
+from kestrel_lab.evals.labels.label_report import label_report
 from kestrel_lab.evals.notebooks.run import NotebookResult
 from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport
 from kestrel_lab.evals.studies.ablation_result import Ablation
@@ -119,6 +122,16 @@ class TerminalFrontend:
         raise UsageError(
             f"--slider is for a notebook: kestrel show {run.id} --at EVENT shows the run as of an event"
         )
+
+    def label(self, labelling: Labelling) -> Any:
+        """Label by keys, or by the first letters of piped lines; then what is labelled."""
+        with keys_of_terminal() as key:
+            label_by_keys(self.console, labelling, key, self.console.input)
+        return label_report(labelling.store, labelling.suite.name)
+
+    def failed_cell(self, wish: str) -> str:
+        """Raise `UsageError`: a terminal has no cells."""
+        raise UsageError('fix is for a notebook, below a cell that failed; here: kestrel run "…"')
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do `work` under a progress bar; Ctrl-C stops it."""

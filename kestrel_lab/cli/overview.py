@@ -38,6 +38,7 @@ PANELS: Final = {
         "run",
         "chat",
         "orchestrate",
+        "fix",
         "resume",
         "cancel",
         "fork",
@@ -104,6 +105,8 @@ COMMANDS: Final = {
     "orchestrate": "Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the "
     "same as "
     "`run --plan standard`.",
+    "fix": "Fix the cell of this notebook that failed last: the agent is given the cell, its traceback and "
+    "the variables that it names.",
     "resume": "Continue a run where its log ends; one that failed goes on in a new run, with what it has.",
     "cancel": "End a run for good, whichever process works on it.",
     "fork": "Start a new run from an event of another run, with something changed; the old run and your "

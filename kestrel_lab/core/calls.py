@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import field
 
 from kestrel_lab.core.json_types import FrozenStruct, Json, content_key
 
 if TYPE_CHECKING:
+    from kestrel_lab.core.events.union import ModelAnswered
     from kestrel_lab.core.messages import ImagePart, ModelAnswer, ModelRequest
 
 Effect = Literal["pure", "idempotent", "checkable", "opaque"]
@@ -37,6 +38,24 @@ class Danger(IntEnum):
     CRITICAL = 4
 
 
+def format_count(number: int, noun: str) -> str:
+    """`1 call`, `2,000 calls`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def cache_text(usage: Usage | ModelAnswered) -> str:
+    """Cached and reasoning tokens, in brackets; empty if there are none."""
+    read, written, thought = usage.tokens_cached, usage.tokens_cache_written, usage.tokens_reasoning
+    if not (read or written or thought):
+        return ""
+    words = (
+        f"{read / usage.tokens_in:.0%} of the prompt from its cache" if read and usage.tokens_in else "",
+        f"{written:,} written to it" if written else "",
+        f"{thought:,} reasoning" if thought else "",
+    )
+    return f" ({', '.join(filter(None, words))})"
+
+
 class Usage(FrozenStruct, frozen=True, kw_only=True):
     """The consumption of calls."""
 
@@ -60,6 +79,25 @@ class Usage(FrozenStruct, frozen=True, kw_only=True):
     def tokens(self) -> int:
         """Tokens read and written."""
         return self.tokens_in + self.tokens_out
+
+    def __str__(self) -> str:
+        """Tokens, cost and calls in a line; marks unknown tokens, cached prompts, calls without a price."""
+        unpriced = f" + {self.unpriced} unpriced" if self.unpriced else ""
+        money = f"${self.cost_usd:.4f}{unpriced}" if self.cost_usd or not self.unpriced else ""
+        tokens = format_count(self.tokens, "token")
+        if self.unmetered:
+            tokens = f"at least {tokens}" if self.tokens else "tokens unknown"
+        parts = (
+            tokens + cache_text(self),
+            money,
+            format_count(self.model_calls, "model call"),
+            format_count(self.tool_calls, "tool call"),
+        )
+        return " · ".join(filter(None, parts))
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """What IPython and notebooks show."""
+        printer.text(str(self))
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in Usage.__struct_fields__})

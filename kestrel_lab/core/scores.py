@@ -1,5 +1,6 @@
 """The score that a check formed, and the base of checks that read the log alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,6 +36,8 @@ class Score:
     """What was found instead, when it did not pass."""
     usage: Usage | None = None
     """What forming the opinion consumed, when a model was asked for it; in no number of the run itself."""
+    judge: Mapping[str, str] | None = None
+    """Of a verdict of a model: `model`, and the hashes of its `prompt` and of the `rubric`."""
 
 
 class LogCheck:

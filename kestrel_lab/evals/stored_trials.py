@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +47,24 @@ class EvalRow:
         return str(self.result["reason"])
 
     @property
+    def why(self) -> str:
+        """Why it did not pass, in words: how its run ended, where that counts, and of each check that failed
+        what was expected and what was found; empty where it passed.
+        """
+        if self.outcome != "fail":
+            return "" if self.outcome == "pass" else self.reason
+        failed = [score for score in self.scores if not score["passed"]]
+        # A reason ends with the failed checks, see `outcome_of`, that of an imported trial with their names.
+        # What stands before them is the run's end.
+        ended = self.reason.removesuffix(failed_text((one["check"], one["reason"]) for one in failed))
+        ended = ended.removesuffix("; ".join(str(one["check"]) for one in failed))
+        found = (
+            f"expected: {one['check']}" + (f"; found: {one['reason']}" if one["reason"] else "")
+            for one in failed
+        )
+        return "; ".join(filter(None, (ended.removesuffix("; "), *found)))
+
+    @property
     def run(self) -> str:
         """The id of its run in the log."""
         return str(self.result["run"])
@@ -75,6 +93,11 @@ class EvalRow:
     def scores(self) -> list[dict[str, Any]]:
         """What its checks said."""
         return list(self.result["scores"])
+
+
+def failed_text(checks: Iterable[tuple[str, str]]) -> str:
+    """Return checks that failed, each with what was found, as a reason has them."""
+    return "; ".join(f"{label}: {found}" if found else label for label, found in checks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

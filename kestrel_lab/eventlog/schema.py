@@ -417,23 +417,23 @@ END;
 """
 """A person may take over what a fork changed after the run has ended, in any session."""
 
+_SAID = "'trial_labelled', 'label_undone', 'rubric_edited', 'trial_judged'"
 _ELEVENTH = f"""
 DROP TRIGGER events_insert;
 CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
   SELECT RAISE(ABORT, 'E_NO_RUN') WHERE NOT EXISTS (SELECT 1 FROM runs WHERE id = NEW.run_id);
   SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.seq IS NOT (SELECT last_seq + 1 FROM runs WHERE id = NEW.run_id);
   SELECT RAISE(ABORT, 'E_RUN_TERMINAL')
-    WHERE NEW.type NOT IN ('kernel_undone', 'files_applied', 'trial_labelled', 'label_undone', 'trial_judged')
+    WHERE NEW.type NOT IN ('kernel_undone', 'files_applied', {_SAID})
     AND (SELECT status FROM runs WHERE id = NEW.run_id) IN ({_TERMINAL});
 END;
 DROP TRIGGER events_fence;
 CREATE TRIGGER events_fence BEFORE INSERT ON events BEGIN
   SELECT RAISE(ABORT, 'E_FENCED') WHERE NEW.epoch IS NOT (SELECT epoch FROM runs WHERE id = NEW.run_id)
     AND NOT (NEW.epoch IS NULL AND NEW.type IN ('approval_given', 'kernel_undone', 'files_applied', \
-'trial_labelled', 'label_undone', 'trial_judged'));
+{_SAID}));
 END;
-CREATE INDEX labels_and_verdicts ON events(run_id, seq)
-  WHERE type IN ('trial_labelled', 'label_undone', 'trial_judged');
+CREATE INDEX labels_and_verdicts ON events(run_id, seq) WHERE type IN ({_SAID});
 """
 """People and judges say what they think of a trial after its run has ended, in any session."""
 

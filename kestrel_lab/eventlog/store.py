@@ -26,6 +26,7 @@ from kestrel_lab.core.events.union import (
     KernelUndone,
     LabelUndone,
     Record,
+    RubricEdited,
     RunForked,
     RunStarted,
     StateTransition,
@@ -79,7 +80,7 @@ class RunRow:
     """How often it was claimed anew."""
 
 
-Given = ApprovalGiven | KernelUndone | FilesApplied | TrialLabelled | LabelUndone | TrialJudged
+Given = ApprovalGiven | KernelUndone | FilesApplied | TrialLabelled | LabelUndone | RubricEdited | TrialJudged
 """What may be added to a run from outside, and after its end."""
 
 _MOST_READERS = 4
@@ -277,9 +278,9 @@ class SessionStore:
         start = source if source is not None else self.run(run_id).status
         return self.append(run_id, StateTransition(source=start, target=target, reason=reason), urgent=True)
 
-    def decide(self, run_id: str, given: Given) -> str:
-        """Record what a person or a judge said or did about a run, and wait until it is on disk; returns the
-        id of the event.
+    def decide(self, run_id: str, given: Given, *, at: float | None = None) -> str:
+        """Record what a person or a judge said or did about a run, now or `at` seconds since 1970, and wait
+        until it is on disk; returns the id of the event.
 
         It does not matter which process works on the run, or whether one does. Raises `AlreadyDecided` if
         somebody was faster and `StoreError` if nothing was asked.
@@ -287,7 +288,7 @@ class SessionStore:
         if isinstance(given, ApprovalGiven):
             given = replace(given, question=given.question or given.call)
         done: Future[int] = Future()
-        job = self._job(run_id, given, None, time.time(), done)
+        job = self._job(run_id, given, None, time.time() if at is None else at, done)
         self._put(job, urgent=True)
         try:
             done.result()

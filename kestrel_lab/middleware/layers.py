@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Problem, Result
+from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Danger, Problem, Result
 from kestrel_lab.core.errors import Signal
 from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.core.protocols import Handler, Middleware
@@ -104,6 +104,8 @@ class Approval(Struct, frozen=True):
         if decision.answer is not None:
             return Result(value=decision.answer)
         if decision.args is None:
+            if decision.sandbox:
+                call = replace(call, sandbox=decision.sandbox, danger=Danger[decision.danger])
             return await proceed(replace(call, approved_by=_decision_text(decision)))
         # There is no preview of what a person wrote.
         sandbox = IN_KERNEL if call.sandbox == PREVIEWED else call.sandbox

@@ -38,28 +38,28 @@ PROVIDERS = (
     Provider(
         prefix="openai",
         keys=("OPENAI_API_KEY",),
-        model="gpt-6.1-sol",
+        model="gpt-6-luna",
         begins=("gpt-", "chatgpt-", "o1", "o3", "o4", "codex-"),
     ),
-    Provider(prefix="anthropic", keys=("ANTHROPIC_API_KEY",), model="claude-sonnet-5-5", begins=("claude-",)),
+    Provider(prefix="anthropic", keys=("ANTHROPIC_API_KEY",), model="claude-haiku-5-5", begins=("claude-",)),
+    Provider(
+        prefix="mistral",
+        keys=("MISTRAL_API_KEY",),
+        model="mistral-small-latest",
+        begins=("mistral-", "ministral-", "magistral-", "codestral-", "devstral-"),
+    ),
+    Provider(prefix="groq", keys=("GROQ_API_KEY",), model="openai/gpt-oss-120b", gateway=True),
+    Provider(prefix="deepseek", keys=("DEEPSEEK_API_KEY",), model="deepseek-v4-flash", begins=("deepseek-",)),
     Provider(
         prefix="gemini",
         keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         model="gemini-3.8-flash",
         begins=("gemini-",),
     ),
-    Provider(
-        prefix="mistral",
-        keys=("MISTRAL_API_KEY",),
-        model="mistral-medium-latest",
-        begins=("mistral-", "ministral-", "magistral-", "codestral-", "devstral-"),
-    ),
-    Provider(prefix="deepseek", keys=("DEEPSEEK_API_KEY",), model="deepseek-v4-flash", begins=("deepseek-",)),
     Provider(prefix="xai", keys=("XAI_API_KEY",), model="grok-4.7", begins=("grok-",)),
-    Provider(prefix="groq", keys=("GROQ_API_KEY",), model="openai/gpt-oss-120b", gateway=True),
     Provider(prefix="openrouter", keys=("OPENROUTER_API_KEY",), gateway=True),
 )
-"""Providers, in the order tried if no model is named."""
+"""Providers, in the order tried if no model is named: a default is never dearer than those behind it."""
 
 FURTHER = frozenset(
     {

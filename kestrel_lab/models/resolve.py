@@ -73,6 +73,11 @@ def available_models(env: Mapping[str, str]) -> list[ModelChoice]:
     return list(_choices(env))
 
 
+def chosen_because(env: Mapping[str, str]) -> str:
+    """Return why the model is available that is chosen where none is named; empty without one."""
+    return next((choice.note for choice in _choices(env) if choice.available), "")
+
+
 def choose_model(
     spec: str | Model | None,
     *,

@@ -26,6 +26,7 @@ from kestrel_lab.notebook.cell_interrupt import (
     run_on_thread,
     wait_for_end,
 )
+from kestrel_lab.notebook.failed_cell import FailedCell
 from kestrel_lab.notebook.panel import Panel, StaticPicture
 from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.runtime.run import Run, is_working
@@ -33,6 +34,7 @@ from kestrel_lab.tools.kernel.live_kernel import HEADLESS, is_attended
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter, Watcher
+    from kestrel_lab.evals.labels.label_queue import Labelling
     from kestrel_lab.notebook.time_travel import TimeTravel
     from kestrel_lab.runtime.settings import Settings
 
@@ -62,6 +64,8 @@ class Notebook:
         """Runs that the running cell has shown: as the cell's result one line of them is enough."""
         self.panels: list[Panel] = []
         """Those of runs that work, and the newest others."""
+        self.failed: FailedCell | None = None
+        """The cell that failed last."""
         self._own_lab: Lab | None = None
         self._last: tuple[Lab, Run, object] | None = None
         """The last run that was shown, its lab, and the model that the lab had then."""
@@ -170,6 +174,16 @@ class NotebookFrontend:
             )
             raise UsageError(msg)
         return TimeTravel(self.lab(), run, self.user, self.notebook.take)
+
+    def label(self, labelling: Labelling) -> Labelling:
+        """The trials to label themselves: a notebook that somebody looks at shows them in a box."""
+        return labelling
+
+    def failed_cell(self, wish: str) -> str:
+        """The goal to fix the cell that failed last."""
+        if self.notebook.failed is None:
+            raise UsageError("no cell has failed here since %load_ext kestrel_lab: there is nothing to fix")
+        return self.notebook.failed.goal(self.notebook.variables, wish)
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long under a progress bar; gives a coroutine of its result."""

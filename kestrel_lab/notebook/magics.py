@@ -12,10 +12,14 @@ from typing import Any
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
 from kestrel_lab.cli.frontend import files_named
+from kestrel_lab.core.errors import KestrelError
+from kestrel_lab.evals.labels.label_queue import Labelling
 from kestrel_lab.models.resolve import prepare_in_background
 from kestrel_lab.notebook.command_line import run_magic
 from kestrel_lab.notebook.completion import complete_line
+from kestrel_lab.notebook.failed_cell import FailedCell
 from kestrel_lab.notebook.frontend import Notebook, NotebookFrontend, NotebookSurroundings, frontend_kind
+from kestrel_lab.notebook.label_box import label_bundle
 from kestrel_lab.notebook.panel import ChatBox
 from kestrel_lab.runtime.conversation import Chat
 from kestrel_lab.runtime.run import Run
@@ -136,8 +140,12 @@ def load_ipython_extension(ip: Any) -> None:
     ip.Completer.custom_matchers.append(matcher)
     _show_once(ip, magics)
 
-    def after_cell(*_: object) -> None:
+    def after_cell(result: Any) -> None:
         magics.notebook.shown.clear()
+        error = result.error_before_exec or result.error_in_exec
+        # What a run ended with is no mistake of the cell.
+        if error is not None and not isinstance(error, KestrelError):
+            magics.notebook.failed = FailedCell(result.info.raw_cell, error)
         for panel in magics.notebook.panels:
             panel.look_again()
         prepare_in_background(os.environ)  # after the cell, also with a key that it has just set
@@ -163,7 +171,8 @@ def unload_ipython_extension(ip: Any) -> None:
         for kind in ("line", "cell"):
             ip.magics_manager.magics[kind].pop(name, None)
     ip.display_formatter.ipython_display_formatter.pop(Run, None)
-    ip.display_formatter.mimebundle_formatter.pop(Chat, None)
+    for shown in (Chat, Labelling):
+        ip.display_formatter.mimebundle_formatter.pop(shown, None)
 
 
 def _matcher(magics: KestrelMagics) -> Any:
@@ -214,4 +223,9 @@ def _show_once(ip: Any, magics: KestrelMagics) -> None:
     # In a terminal a run is text like any other value.
     if getattr(ip, "kernel", None) is not None:
         ip.display_formatter.ipython_display_formatter.for_type(Run, show)
+
+    def as_labels(labelling: Labelling, **_: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        return label_bundle(labelling) if frontend_kind(ip) == "panel" else None
+
     ip.display_formatter.mimebundle_formatter.for_type(Chat, as_box)
+    ip.display_formatter.mimebundle_formatter.for_type(Labelling, as_labels)

@@ -20,10 +20,10 @@ const draw = (tag, attributes, text) => {
 };
 
 const block = text => { const pre = make("pre", "", text); pre.tabIndex = 0; return pre; };
-function pairs(box, args) {
+function pairs(box, args, codes = {}) {
   box.replaceChildren(...args.flatMap(([name, text]) => {
-    const value = make("dd");
-    value.append(block(text));
+    const value = make("dd", codes[name] ? "kst-md" : "");
+    value.append(codes[name] ? rendered(codes[name]) : block(text));
     return [make("dt", "", name), value];
   }));
 }
@@ -121,7 +121,7 @@ const sanitised = globalThis.trustedTypes?.createPolicy("kestrel-sanitised", { c
 const rendered = html => document.createRange().createContextualFragment(sanitised?.createHTML(html) ?? html);
 // Buttons on code: copy it, and where the front end has a notebook put it into a new cell.
 function dress(box, tools) {
-  for (const pre of box.querySelectorAll("pre:not(.kst-dressed)")) {
+  for (const pre of box.querySelectorAll("pre[data-language]:not(.kst-dressed)")) {
     const bar = make("div", "kst-codebar"), code = pre.textContent.replace(/\n$/, "");
     const add = (text, click) => {
       const button = make("button", "", text);
@@ -492,14 +492,14 @@ function approvalCard(id, send) {
         progress.hidden = !c.previewing;
         if (c.previewing) put(progress, "Preview: running in a copy of your kernel.");
         // A preview that fills in does not touch what somebody edits.
-        if (c.args === undefined) { showDiff(diff, c.diff); diff.hidden ||= !edit.hidden; figures.replaceChildren(...(c.images || []).map(picture)); return; }
+        if (c.args === undefined) { put(danger, c.danger); danger.dataset.danger = c.danger; put(why, c.why); showDiff(diff, c.diff); diff.hidden ||= !edit.hidden; figures.replaceChildren(...(c.images || []).map(picture)); return; }
       }
       like.dataset.offer = c.offer || "";
       none.hidden = !c.contained;
       put(always, c.contained ? "All like these" : "Always for this run");
       put(like, c.offer ? `Always \u201c${c.offer}\u201d` : "Always exactly this");
       put(tool, c.tool); put(danger, c.danger); danger.dataset.danger = c.danger; put(why, c.why);
-      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args); showDiff(diff, c.previewing ? "" : c.diff); figures.replaceChildren(...(c.images || []).map(picture)); all.open = !c.folded; pairs(origins, c.origins); whence.open = !c.folded; whence.hidden = !c.origins.length; }
+      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args, c.codes); showDiff(diff, c.previewing ? "" : c.diff); figures.replaceChildren(...(c.images || []).map(picture)); all.open = !c.folded; pairs(origins, c.origins); whence.open = !c.folded; whence.hidden = !c.origins.length; }
     },
   };
 }
@@ -685,6 +685,10 @@ function view(el, send, tools) {
 const VIEW = "application/vnd.jupyter.widget-view+json";
 const widgetOf = data => data[VIEW]?.model_id;
 const label = run => "kestrel run " + run;
+const html = data => [data["text/html"]].flat().join("");
+// Whether an output is an older picture of a run: the last one in it, as those of the turns before stand above.
+const isOld = (data, m) => !widgetOf(data) && [...html(data).matchAll(/aria-label="kestrel run ([^"]+)"/g)].at(-1)?.[1] === m.run
+  && html(data) !== html(m.data);
 function replace(manager, wanted, data) {
   try {
     const cells = manager.context.model.cells;
@@ -795,12 +799,12 @@ export default {
     model.on("msg:custom", m => {
       heard = true;
       if (m.k === "cells") aboutCells(manager, m, message => model.send(message));
-      else if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id, m.data); finished.still(m); }
+      else if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id || isOld(data, m), m.data); finished.still(m); }
       else if (m.k === "undo") notUndone(m);
       else if (m.k === "problem") finished.problem(m.message);
       else if (m.k === "next") {
         finished.end();
-        replace(manager, data => !widgetOf(data) && [data["text/html"]].flat().join("").includes(label(m.run)), m.data);
+        replace(manager, data => !widgetOf(data) && html(data).includes(label(m.run)), m.data);
       }
     });
     const hello = () => { if (!heard && tries++ < 30) { model.send({ k: "hello" }); setTimeout(hello, 300); } };

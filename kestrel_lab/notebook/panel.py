@@ -151,7 +151,7 @@ class Panel:
             self._handle = handle
             handle.display(self._widget)
         self._shown(self, run)
-        self.view.read_image = run.report.read_image
+        self.view.read_image = run.results.read_image
         if (shell := live_shell()) is not None:
             kernel_of(shell).page = self._page
             kernel_of(shell).panels.add(run.id)
@@ -420,7 +420,7 @@ class ChatBox:
 
         self._widgets, self._chat = widgets, chat
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._turns = widgets.VBox([widgets.HTML(run.report._repr_html_()) for run in chat.runs])
+        self._turns = widgets.VBox([widgets.HTML(run._repr_html_()) for run in chat.runs])
         self._problem = widgets.HTML()
         self._text = widgets.Text(
             placeholder="Ask something …", layout=widgets.Layout(flex="1 1 auto", width="auto")

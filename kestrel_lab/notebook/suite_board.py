@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import KestrelError
-from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.summaries.result_table import format_percent, success_interval, trial_record
 from kestrel_lab.notebook.panel import with_static_html
 from kestrel_lab.views.html.elements import paragraph_html, safe_markup, template_macros
 from kestrel_lab.views.html.run_page import run_html
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from IPython.display import DisplayHandle
 
@@ -24,43 +24,56 @@ if TYPE_CHECKING:
     from kestrel_lab.lab import Lab
 
 INTERVAL_S = 0.2
-TILES_S = 1.0
+BOARD_S = 1.0
 """Seconds between two pictures of a bar, and of a board of widgets."""
 SAVED_CHARS = 400_000
 """Characters of transcripts that are saved with a board, and of one of them:"""
 TRANSCRIPT_CHARS = 30_000
 _MOST_ROWS = 200
 """Scenarios of the board; the rest is counted."""
-_STYLES = {"pass": "success", "fail": "danger", "error": "warning"}
+_WHY = 110
+"""Characters of the reason in a tile; its whole text is in what the tile unfolds to."""
 _MARKS = {"pass": "✓", "fail": "✗", "error": "!", "mixed": "◐"}
+_WORDS = {"pass": "passed", "fail": "did not pass", "error": "broke"}
 
 
 @dataclass(slots=True)
 class Tile:
     """The trials of one scenario under one configuration."""
 
-    runs: list[tuple[str, str]] = field(default_factory=list)
-    """Run and outcome of each."""
+    trials: list[EvalRow] = field(default_factory=list)
 
     @property
     def word(self) -> str:
         """`pass`, `fail`, `error`, or `mixed` where they differ."""
-        outcomes = {outcome for _, outcome in self.runs}
+        outcomes = {trial.outcome for trial in self.trials}
         return outcomes.pop() if len(outcomes) == 1 else "mixed"
 
     @property
-    def mark(self) -> str:
-        """One character for it."""
-        return _MARKS.get(self.word, "·")
+    def text(self) -> str:
+        """A mark, and how many trials passed, or the outcome of a single one."""
+        passed = sum(trial.outcome == "pass" for trial in self.trials)
+        one = len(self.trials) == 1
+        return f"{_MARKS[self.word]} {_WORDS[self.word] if one else f'{passed} of {len(self.trials)}'}"
 
     @property
-    def text(self) -> str:
-        """How many trials passed, or the outcome of a single one."""
-        return (
-            self.word
-            if len(self.runs) == 1
-            else f"{sum(outcome == 'pass' for _, outcome in self.runs)} of {len(self.runs)}"
-        )
+    def why(self) -> str:
+        """Why the first trial that did not pass did not."""
+        failed = next((trial for trial in self.trials if trial.outcome != "pass"), None)
+        return "" if failed is None else one_line(failed.why or "no reason given", _WHY)
+
+    @property
+    def unfolded(self) -> list[dict[str, Any]]:
+        """Of each trial its run, the verdict in a line, and what each check said where it did not pass."""
+        return [
+            {
+                "run": trial.run,
+                "verdict": f"{_MARKS[trial.outcome]} epoch {trial.epoch} {_WORDS[trial.outcome]}",
+                "why": "" if trial.outcome == "pass" else one_line(trial.why, 1_000),
+                "passed": [score["check"] for score in trial.scores if score["passed"]],
+            }
+            for trial in self.trials
+        ]
 
 
 class Board:
@@ -75,10 +88,8 @@ class Board:
 
     def add(self, row: EvalRow, count_errors: CountErrors) -> None:
         """Count a trial that ended."""
-        outcome = str(row.result["outcome"])
-        tile = self.tiles.setdefault(row.scenario, {}).setdefault(row.config, Tile())
-        tile.runs.append((str(row.result.get("run") or row.id), outcome))
-        self.configs.setdefault(row.config, Counter())[outcome] += 1
+        self.tiles.setdefault(row.scenario, {}).setdefault(row.config, Tile()).trials.append(row)
+        self.configs.setdefault(row.config, Counter())[row.outcome] += 1
         record = trial_record(row, count_errors)
         self._records.setdefault(row.config, []).append(
             {key: record[key] for key in ("scenario", "success", "weight")}
@@ -97,11 +108,11 @@ class Board:
 
 
 class NotebookReporter:
-    """A `Reporter` that shows a bar in the running cell, and for a suite its board, whose tiles open
-    transcripts.
+    """A `Reporter` that shows a bar in the running cell, and for a suite its board, whose tiles say why and
+    unfold to transcripts.
 
-    While the suite runs the board consists of widgets; at the end a picture takes their place that needs no
-    kernel.
+    While the suite runs each row of the board is a widget, so that what is unfolded stays so; at the end one
+    picture of the same rows takes their place, which needs no kernel.
     """
 
     def __init__(self, lab: Callable[[], Lab], *, live: bool = True) -> None:
@@ -109,8 +120,10 @@ class NotebookReporter:
         self._handle: DisplayHandle | None = None
         self._shown_at = float("-inf")
         self._board = Board()
-        self._tiles: LiveTiles | None = None
+        self._rows: LiveBoard | None = None
         self._lab, self._live = lab, live
+        self._transcripts: dict[str, str] = {}
+        self._room = SAVED_CHARS
 
     def trial(self, row: EvalRow, count_errors: CountErrors) -> None:
         """Add a trial to the board; it is shown with the next call."""
@@ -119,25 +132,46 @@ class NotebookReporter:
     def __call__(self, done: int, total: int, note: str) -> None:
         """Show `done` of `total` unless something was shown just now; the end is always shown."""
         now = time.monotonic()
-        if done < total and now - self._shown_at < (INTERVAL_S if self._tiles is None else TILES_S):
+        if done < total and now - self._shown_at < (INTERVAL_S if self._rows is None else BOARD_S):
             return
         self._shown_at = now
+        # Failed trials first: while the suite runs the others wait for the room that is left.
+        self._tell(lambda trial: trial.outcome != "pass")
         if done >= total:
-            self._show(Bar(done, total, note, self._board, self.transcript))
-        elif not self._live or not self._board.tiles:
-            self._show(Bar(done, total, note, self._board))
-        elif self._tiles is None:
-            self._tiles = LiveTiles(self._board, self.transcript, Bar(done, total, note, self._board))
-            self._show(self._tiles)
+            self._tell(lambda trial: trial.outcome == "pass")
+        bar = Bar(done, total, note, self._board, self._transcripts)
+        if done >= total or not self._live or not self._board.tiles:
+            self._show(bar)
+        elif self._rows is None:
+            self._rows = LiveBoard(bar)
+            self._show(self._rows)
         else:
-            self._tiles.update(Bar(done, total, note, self._board))
+            self._rows.update(bar)
 
-    def transcript(self, run: str) -> str:
-        """Return the HTML of a trial's run; how to find it where the notebook's lab does not have it."""
+    def _tell(self, wanted: Callable[[EvalRow], bool]) -> None:
+        """Keep the transcripts of trials, as long as there is room."""
+        for tiles in list(self._board.tiles.values())[:_MOST_ROWS]:
+            for tile in tiles.values():
+                for trial in tile.trials:
+                    if self._room > 0 and trial.run not in self._transcripts and wanted(trial):
+                        html = self._transcript(trial)
+                        self._room -= len(html)
+                        if self._room >= 0:
+                            self._transcripts[trial.run] = html
+
+    def _transcript(self, trial: EvalRow) -> str:
+        """Return the HTML of a trial's run; how to find it where the notebook's lab does not have it.
+
+        Its head has the verdict in place of the run's status: a run that came to its end well is no success
+        where a check failed.
+        """
         try:
-            return run_html(self._lab().get(run).report.view(), TRANSCRIPT_CHARS)
+            view = self._lab().get(trial.run).report.view()
         except KestrelError as error:
             return paragraph_html(str(error))
+        if trial.outcome != "pass":
+            view.head.change(status=_WORDS[trial.outcome])
+        return run_html(view, TRANSCRIPT_CHARS)
 
     def _show(self, picture: object) -> None:
         from IPython.display import DisplayHandle  # loaded on use
@@ -149,74 +183,36 @@ class NotebookReporter:
             self._handle.update(picture)  # type: ignore[no-untyped-call]
 
 
-class LiveTiles:
-    """The board of a running suite as widgets: a tile's button opens its transcripts below."""
+class LiveBoard:
+    """The board of a running suite: each part of its picture is a widget, and only what changed is sent."""
 
-    def __init__(self, board: Board, transcript: Callable[[str], str], bar: Bar) -> None:
+    def __init__(self, bar: Bar) -> None:
         import ipywidgets as widgets  # type: ignore[import-untyped]  # loaded on use
 
-        self._widgets, self._board, self._transcript, self._bar = widgets, board, transcript, bar
-        self._buttons: dict[tuple[str, str], Any] = {}
-        self._lines: dict[str, Any] = {}
-        """The row of each scenario."""
-        self._head, self._below = widgets.HTML(), widgets.HTML()
-        self._rows = widgets.VBox([], layout=widgets.Layout(max_height="420px", overflow="auto"))
-        self._only = widgets.Dropdown(options=["all scenarios", "not passed by all"], description="Show")
-        self._only.observe(lambda _: self._fill(), "value")
-        self.box = widgets.VBox([self._head, self._only, self._rows, self._below])
+        self._html = widgets.HTML
+        self._head, self._rows = widgets.HTML(), widgets.VBox([])
+        self.box = widgets.VBox([self._head, self._rows])
+        self.box.add_class("kst-board")
+        self._rows.add_class("kst-board-rows")
         self.update(bar)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         return with_static_html(self.box._repr_mimebundle_(**options), self._bar._repr_mimebundle_())
 
     def update(self, bar: Bar) -> None:
-        """Show the board as it is now; only widgets whose tile has changed are touched."""
+        """Show the board as it is now."""
         self._bar = bar
         self._head.value = bar.head
-        for scenario, tiles in list(self._board.tiles.items())[:_MOST_ROWS]:
-            for config, tile in tiles.items():
-                button = self._buttons.get((scenario, config)) or self._button(scenario, config)
-                button.description, button.button_style = (
-                    sanitize_text(f"{config}: {tile.mark} {tile.text}"),
-                    _STYLES.get(tile.word, ""),
-                )
-        self._fill()
-
-    def _button(self, scenario: str, config: str) -> Any:
-        widgets = self._widgets
-        button = widgets.Button(
-            tooltip=sanitize_text(f"show the transcripts of {scenario}"), layout=widgets.Layout(width="auto")
-        )
-        button.on_click(lambda _: self._open(scenario, config))
-        self._buttons[scenario, config] = button
-        if scenario not in self._lines:
-            name = widgets.HTML(
-                paragraph_html(one_line(scenario, 60)), layout=widgets.Layout(flex="0 1 260px")
-            )
-            self._lines[scenario] = widgets.HBox(
-                [name], layout=widgets.Layout(flex_flow="row wrap", align_items="center")
-            )
-        self._lines[scenario].children = (*self._lines[scenario].children, button)
-        return button
-
-    def _fill(self) -> None:
-        tiles, only = self._board.tiles, self._only.index
-        rows = tuple(
-            line
-            for name, line in self._lines.items()
-            if not only or any(tile.word != "pass" for tile in tiles[name].values())
-        )
-        if rows != self._rows.children:
-            self._rows.children = rows
-
-    def _open(self, scenario: str, config: str) -> None:
-        self._below.value = "".join(
-            self._transcript(run) for run, _ in self._board.tiles[scenario][config].runs
-        )
+        for widget, row in zip(self._rows.children, bar.rows, strict=False):
+            if widget.value != row:
+                widget.value = row
+        more = [self._html(row) for row in bar.rows[len(self._rows.children) :]]
+        if more:
+            self._rows.children = (*self._rows.children, *more)
 
 
 class Bar:
-    """The state of a job for display; with `transcript`, which returns a run's HTML, tiles unfold."""
+    """The state of a job for display, and of a suite its board; `transcripts` are the HTML of runs."""
 
     def __init__(
         self,
@@ -224,41 +220,24 @@ class Bar:
         total: int,
         note: str,
         board: Board | None = None,
-        transcript: Callable[[str], str] | None = None,
+        transcripts: Mapping[str, str] = {},
     ) -> None:
         board = board or Board()
         progress = f"{done:,} of {total:,}{f' · {one_line(note, 300)}' if note else ''}"
         rates = {config: board.rate(config) for config in board.configs}
-        rows = [
-            (name, [tiles.get(config, Tile()) for config in rates])
-            for name, tiles in list(board.tiles.items())[:_MOST_ROWS]
-        ]
-        heads = [{"name": config, "rate": rate} for config, rate in rates.items()]
-        self.text = "\n".join([progress, *(f"  {config}: {rate}" for config, rate in rates.items())])
+        shown = list(board.tiles.items())[:_MOST_ROWS]
+        opened = {run: safe_markup(html) for run, html in transcripts.items()}
         parts = template_macros("board.html")
-        self.head = str(parts.head(done, total, progress, heads))
-        opened = {} if transcript is None else _transcripts(board, transcript)
-        self.html = str(
-            parts.board(done, total, progress, heads, rows, max(0, len(board.tiles) - _MOST_ROWS), opened)
-        )
+        self.text = "\n".join([progress, *(f"  {config}: {rate}" for config, rate in rates.items())])
+        self.head = str(parts.head(done, total, progress, rates, bool(shown)))
+        """What stands over the rows."""
+        self.rows = [
+            str(parts.row(name, {config: tiles.get(config, Tile()) for config in rates}, opened))
+            for name, tiles in shown
+        ]
+        if left_out := len(board.tiles) - len(shown):
+            self.rows.append(str(parts.left_out(left_out)))
+        self.html = str(parts.board(safe_markup(self.head), [*map(safe_markup, self.rows)]))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return {"text/html": self.html, "text/plain": self.text}
-
-
-def _transcripts(board: Board, transcript: Callable[[str], str]) -> dict[str, Any]:
-    """Return the HTML of runs saved with the board: failed ones first, as long as there is room."""
-    runs = [
-        trial
-        for tiles in list(board.tiles.values())[:_MOST_ROWS]
-        for tile in tiles.values()
-        for trial in tile.runs
-    ]
-    room, found = SAVED_CHARS, {}
-    for run, _ in sorted(runs, key=lambda trial: trial[1] == "pass"):
-        html = transcript(run)
-        room -= len(html)
-        if room < 0:
-            break
-        found[run] = safe_markup(html)
-    return found

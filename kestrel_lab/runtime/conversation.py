@@ -172,4 +172,4 @@ class Chat:
         return f"Chat({len(self.runs)} turns{last})"
 
     def _repr_html_(self) -> str:
-        return "".join(run.report._repr_html_() for run in self.runs)
+        return "".join(run._repr_html_() for run in self.runs)

@@ -71,6 +71,8 @@ class Registry:
         self.sandbox = sandbox
         self._servers_home, self._mcp = home.resolve() / "mcp", mcp
         self._models: dict[str, Model] = dict(options.get("models") or {})
+        self._why: str | None = None
+        """Why the model is chosen that is used where none is named; `None` until that is asked."""
         self._tools = known_tools(tools, options.get("tools") or (), mcp.names)
 
     @property
@@ -125,6 +127,18 @@ class Registry:
                 factories=makers,
             )
         return self._models[key]
+
+    def why_model(self, model: str | Model | None) -> str:
+        """Return why `resolve_model` chose the model that it gives; empty where somebody named it."""
+        named = (model, self.options.get("model"), self.options.get("provider"), self.options.get("api_base"))
+        if any(named) or self._env.get("MODEL_PROVIDER"):
+            return ""
+        if self._why is None:
+            # As in `resolve_model`.
+            from kestrel_lab.models.resolve import chosen_because
+
+            self._why = chosen_because(self._env)
+        return self._why
 
     def given_model(self, model: str | None) -> Model | None:
         """The existing model object for a name; the session's own for `None`. Chooses none."""

@@ -48,6 +48,8 @@ _UNITS = {
     "cost_usd": "US dollars",
 }
 """Of columns of frames."""
+_FIRST = ("at", "type", "tool", "seconds", "text", "args", "answer", "outcome", "reason", "step", "target")
+"""Columns of events that are read first; a table shows as many as there is room for."""
 
 
 class RunEvents(Sequence[Event]):
@@ -228,6 +230,9 @@ class Run(Generic[T]):
     def to_frame(self) -> pd.DataFrame:
         """Return one row per event: `seq`, `at` (UTC), `type`, and the event's fields; absent ones are
         missing values.
+
+        A notebook shows the columns that hold something for these events, those that are read first before
+        the others.
         """
         import pandas as pd
 
@@ -241,7 +246,8 @@ class Run(Generic[T]):
         ]
         frame = unit_frame(cells, units=_UNITS)
         frame["at"] = pd.to_datetime(frame["at"], unit="s", utc=True).dt.as_unit("us")
-        return frame.set_index("seq")
+        first = [name for name in _FIRST if name in frame]
+        return frame.set_index("seq")[[*first, *(name for name in frame if name not in ("seq", *first))]]
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with every event, those so far first; the returned function ends that."""
@@ -354,7 +360,7 @@ class Run(Generic[T]):
         )
 
     def _repr_html_(self) -> str:
-        return self.report._repr_html_()
+        return self.report._whole_html()
 
     def _repr_markdown_(self) -> None:
         """No Markdown form: it would be rendered with remote images."""

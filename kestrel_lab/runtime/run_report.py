@@ -31,12 +31,14 @@ from kestrel_lab.verification.claims import Statement, claims_of
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.confidence_badge import Badge, badge_of
 from kestrel_lab.views.dataframes import unit_frame
-from kestrel_lab.views.html.elements import html_page
+from kestrel_lab.views.html.elements import html_page, table_html
+from kestrel_lab.views.html.fact_tables import facts_text
 from kestrel_lab.views.html.next_actions import Actions
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.html.table_view import TableView
+from kestrel_lab.views.report_rows import report_rows
 from kestrel_lab.views.run_text import run_text
-from kestrel_lab.views.run_view import ReadImage, RunView, view_of
+from kestrel_lab.views.run_view import RunView, view_of
 from kestrel_lab.views.thought_tree import plot_thoughts, thoughts_of
 
 if TYPE_CHECKING:
@@ -52,7 +54,11 @@ _OPTIONS = {"cycles": "--cycles", "cost_usd": "--cost", "seconds": "--seconds", 
 
 
 class Report:
-    """Everything that can be derived from the log of one run. `run.report(path)` writes it as a page."""
+    """Everything that can be derived from the log of one run. `run.report(path)` writes it as a page.
+
+    Shown and printed it is a summary: what was asked, done, denied, claimed and found, and what that took.
+    Its `repr` is the text of the whole run.
+    """
 
     def __init__(
         self, store: SessionStore, run_id: str, state: RunState, damage: Damaged | None, *, working: bool
@@ -153,11 +159,6 @@ class Report:
             {step.id: step.state for step in view_of(self._records()).steps.values()}
         )
 
-    @property
-    def read_image(self) -> ReadImage:
-        """Makes the `data:` address of an image that an event of the run names."""
-        return image_reader(self._store)
-
     def view(self, *, at: int | None = None) -> RunView:
         """The run as it is shown, with the claims of its answer marked by their evidence in the workspace as
         it is now.
@@ -172,8 +173,8 @@ class Report:
                     f"run {self._id} has no event {at}: its first is {records[0].seq}, its last "
                     f"{records[-1].seq}"
                 )
-            return view_of(before, self.read_image)
-        view = view_of(records, self.read_image)
+            return view_of(before, image_reader(self._store.results))
+        view = view_of(records, image_reader(self._store.results))
         if view.cites:
             view.mark(self.evidence.claims)
         shown = self.status
@@ -276,7 +277,29 @@ class Report:
     def __repr__(self) -> str:
         return run_text(self.view()) + ("" if self._damage is None else f"\nDAMAGED: {self._damage}")
 
+    def _rows(self) -> list[tuple[str, str]]:
+        """Return the summary: a name for what a line is about, and the line; further lines have no name."""
+        view = self.view()
+        found = report_rows(view, self._state.finished, self.actions, self.confidence)
+        damage = [] if self._damage is None else [("DAMAGED", [str(self._damage)])]
+        return [
+            ("" if number else name, line)
+            for name, lines in (*damage, *found)
+            for number, line in enumerate(lines)
+        ]
+
+    def __str__(self) -> str:
+        return facts_text(self._rows())
+
     def _repr_html_(self) -> str:
+        return table_html(("", ""), self._rows())
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """What IPython shows."""
+        printer.text(str(self))
+
+    def _whole_html(self) -> str:
+        """Return the whole run as HTML, as `Run` is shown."""
         return self._damage_html() + run_html(self.view()) + images_html(self._events(), self._store)
 
     @property
@@ -319,6 +342,9 @@ class Answers(TableView, Mapping[str, str]):
 
     def __init__(self, records: list[Record], store: ResultStore) -> None:
         self._store = store
+        self.read_image = image_reader(store)
+        """Returns the `data:` address of an image that an event of the run names; empty for one that is gone.
+        """
         self._answers = {
             record.event.call: record.event for record in records if isinstance(record.event, ToolAnswered)
         }

@@ -162,6 +162,7 @@ def _begin(lab: Services, goal: str, options: StartOptions) -> Run:
         workspace=project,
         private_copy=copy,
         model=model.name,
+        model_why=registry.why_model(options.get("model")),
         model_kind=model.kind,
         system=system,
         tools=tools_for_event(toolbox),

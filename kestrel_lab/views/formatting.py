@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Usage
+from kestrel_lab.core.calls import cache_text as cache_text  # noqa: PLC0414  # others take it from here
+from kestrel_lab.core.calls import format_count as format_count  # noqa: PLC0414  # as above
 from kestrel_lab.core.events.union import ApprovalAsked, ModelAnswered
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
@@ -150,13 +152,13 @@ def chosen_answer(asked: ApprovalAsked, typed: str) -> str:
     return options[number - 1] if 0 < number <= len(options) else typed
 
 
-_CODE_ARGS = {"code": "python", "source": "python", "command": "bash"}
+CODE_ARGS = {"code": "python", "source": "python", "command": "bash"}
 """Arguments that hold code, by name, with its language."""
 
 
 def code_argument(args: Mapping[str, Json]) -> tuple[str, list[str]]:
     """Name of the argument that is code of several lines, with its language and text; empty for none."""
-    for name, language in _CODE_ARGS.items():
+    for name, language in CODE_ARGS.items():
         if isinstance(code := args.get(name), str) and "\n" in code.strip():
             return name, [language, head_tail(value_text(code), ARGS_SHOWN)[0]]
     return "", []
@@ -197,11 +199,6 @@ def format_duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s"
 
 
-def format_count(number: int, noun: str) -> str:
-    """`1 call`, `2,000 calls`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def thinking_text(event: ModelAnswered) -> str:
     """The reasoning before an answer, harmless to show; a block that the provider encrypted is named."""
     blocks = [
@@ -210,33 +207,9 @@ def thinking_text(event: ModelAnswered) -> str:
     return sanitize_short("\n\n".join(blocks))
 
 
-def cache_text(usage: Usage | ModelAnswered) -> str:
-    """Cached and reasoning tokens, in brackets; empty if there are none."""
-    read, written, thought = usage.tokens_cached, usage.tokens_cache_written, usage.tokens_reasoning
-    if not (read or written or thought):
-        return ""
-    words = (
-        f"{read / usage.tokens_in:.0%} of the prompt from its cache" if read and usage.tokens_in else "",
-        f"{written:,} written to it" if written else "",
-        f"{thought:,} reasoning" if thought else "",
-    )
-    return f" ({', '.join(filter(None, words))})"
-
-
 def usage_line(usage: Usage) -> str:
     """Tokens, cost and calls; marks unknown tokens, cached prompts and calls without a price."""
-    unpriced = f" + {usage.unpriced} unpriced" if usage.unpriced else ""
-    money = f"${usage.cost_usd:.4f}{unpriced}" if usage.cost_usd or not usage.unpriced else ""
-    tokens = format_count(usage.tokens, "token")
-    if usage.unmetered:
-        tokens = f"at least {tokens}" if usage.tokens else "tokens unknown"
-    parts = (
-        tokens + cache_text(usage),
-        money,
-        format_count(usage.model_calls, "model call"),
-        format_count(usage.tool_calls, "tool call"),
-    )
-    return " · ".join(filter(None, parts))
+    return str(usage)
 
 
 def _edges_hide(text: str) -> bool:

@@ -175,10 +175,10 @@ def update_verdict(row: NoticeRow, event: e.VerifierStarted | e.VerifierFinished
 
 
 def actions_done(actions: Sequence[Action]) -> NoticeRow | None:
-    """The row of what the run really did, from its log: changes of files, commands, and what was denied,
-    failed or has an unknown outcome; `None` where the calls themselves say all there is.
+    """The row of what the run really did, from its log: changes of files, and commands; `None` where the rows
+    of the calls say all there is.
     """
-    every = list(action_lines(one for one in actions if one.kind != "other" or one.outcome != "done"))
+    every = list(action_lines(one for one in actions if one.kind != "other"))
     if not every:
         return None
     lines = every[:_MOST_ACTIONS] + (
@@ -189,6 +189,12 @@ def actions_done(actions: Sequence[Action]) -> NoticeRow | None:
     if len(lines) == 1:
         row.change(text=f"what it did: {row.items[0]}", items=[])
     return row
+
+
+def chosen_model(event: e.RunStarted) -> NoticeRow:
+    """Return the row that says which model was chosen where none was named."""
+    why = f"{event.model} works on this, as no model was named and {event.model_why}"
+    return _row("info", f"{why}; another one: --model NAME, or Lab(model=…)")
 
 
 def imported_from(event: e.RunStarted) -> NoticeRow:

@@ -175,7 +175,17 @@ def fill_preview(view: RunView, event: e.KernelPreviewed) -> list[Change]:
     ask = view.asks.get(event.call)
     if ask is None or not ask.previewing:
         return []
-    return [ask.change(previewing=0.0, diff=sanitize_diff(event.text), images=view.figures[event.call])]
+    row = call_row(view, event.call, "")
+    return [
+        row.change(danger=event.danger),
+        ask.change(
+            previewing=0.0,
+            danger=event.danger,
+            why=formatting.sandbox_words(event.sandbox),
+            diff=sanitize_diff(event.text),
+            images=cast("Json", view.figures[event.call]),
+        ),
+    ]
 
 
 def show_question(view: RunView, event: e.ApprovalAsked, at: float = 0.0) -> list[Change]:
@@ -241,7 +251,8 @@ def show_decision(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     # The reader knows who clicked here, and the name of an account such as root says nothing.
     here = event.how in ("click", "prompt") and event.by in ("prompt", user_name())
     who = "" if here else f" by {sanitize_text(event.by)}"
-    note = f"{word}{edited}{who}{_SCOPES.get(event.scope, '')}{reason}"
+    # A question that its own preview answered is no news; where the values come from is.
+    note = "" if event.sandbox else f"{word}{edited}{who}{_SCOPES.get(event.scope, '')}{reason}"
     # No tool answers the beginning of a step, or what a tool does.
     granted = "ok" if row.tool == START_STEP or "?" in event.call else "asked"
     row.change(note=note, state=granted if event.granted else "denied")

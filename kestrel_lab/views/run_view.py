@@ -253,6 +253,7 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
     return [
         head,
         *([row_builders.added_row(view, notices.imported_from(event))] if event.imported else []),
+        *([row_builders.added_row(view, notices.chosen_model(event))] if event.model_why else []),
         *given,
     ]
 

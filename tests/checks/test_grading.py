@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kestrel_lab.checks.llm_judge import ModelGraded
+from kestrel_lab.checks.llm_judge import ModelGraded, hash_prompt, hash_rubric
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import CheckError, ModelError
 from kestrel_lab.core.protocols import Trial
@@ -28,14 +28,17 @@ def judge(tmp_path, turns, answer="an answer", **check):
 
 
 def test_a_score_passes_or_not(tmp_path):
-    """The bound decides; the reason is the grader's; a scripted grader is called one; its usage is kept."""
+    """The bound decides; the reason is the grader's; a scripted grader is called one; its usage is kept, and
+    which judge it is: the model, its prompt and its rubric.
+    """
+    who = {"model": "judge (scripted)", "prompt": hash_prompt(), "rubric": hash_rubric("names the cause")}
     usage = Usage(tokens_in=100, tokens_out=10, cost_usd=0.01, model_calls=1)
     label = "graded by judge (scripted): names the cause"
     assert judge(tmp_path, ['{"score": 0.5, "why": "w"}']) == Score(
-        check=label, passed=True, value=0.5, usage=usage
+        check=label, passed=True, value=0.5, usage=usage, judge=who
     )
     assert judge(tmp_path, ['{"score": 0.4, "why": "vague"}']) == Score(
-        check=label, passed=False, value=0.4, reason="scored 0.4, needed 0.5: vague", usage=usage
+        check=label, passed=False, value=0.4, reason="scored 0.4, needed 0.5: vague", usage=usage, judge=who
     )
     assert not judge(tmp_path, ['{"score": 0.5, "why": "w"}'], at_least=0.6).passed
 

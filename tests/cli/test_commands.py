@@ -500,7 +500,7 @@ def test_names_in_a_table_are_whole_in_a_narrow_terminal(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
 
-    assert "mistral/mistral-medium-latest " in kestrel("models")[1]
+    assert "mistral/mistral-small-latest " in kestrel("models")[1]
 
 
 def test_before_the_first_run(kestrel: Kestrel, folder: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import RunFailed, UsageError
-from kestrel_lab.core.sanitize import escape_surrogates, head_tail, one_line, sanitize_text
+from kestrel_lab.core.sanitize import escape_surrogates, head_tail, one_line, overwrite_lines, sanitize_text
 
 hostile = st.text(
     st.characters() | st.sampled_from("\x1b[]0m;\x07\\\r\n\t\u202e\ud800\x9b\U000e0041"), max_size=60
@@ -74,3 +74,10 @@ def test_what_an_error_quotes_is_harmless(text: str) -> None:
     for error in (UsageError(text), RunFailed(text)):
         assert str(error) == sanitize_text(text)
         assert error._render_traceback_() == [f"{type(error).__name__}: {sanitize_text(text)}"]
+
+
+def test_a_carriage_return_replaces_its_line() -> None:
+    """As in a terminal: a bar that is drawn again and again is one line; a line end of Windows is one."""
+    assert overwrite_lines("a\r\nb\n 1%\r 9%\rdone\n") == "a\nb\ndone\n"
+    assert overwrite_lines("\r 2%", "head\n 1%") == "head\n 2%"
+    assert overwrite_lines("kept\r\n") == overwrite_lines("kept\r") + "\n" == "kept\n"

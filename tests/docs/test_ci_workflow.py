@@ -25,7 +25,7 @@ from kestrel_lab.evals.stats.difference import compare_scenarios, judge_alike
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.lab import Lab
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
 
 ROOT = Path(__file__).parents[2]
 SUITE = """\

@@ -23,6 +23,7 @@ pytestmark = [
 ]
 
 SETUP = """%load_ext kestrel_lab
+__import__("kestrel_lab.notebook.panel").notebook.panel.HELLO_S = 0.2  # no page will come
 from kestrel_lab import Lab
 from kestrel_lab.testing import ScriptedModel
 import pandas as pd, numpy as np

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import IPython
 import pytest
-from shells import quiet_shell
+from shells import Kernel, quiet_shell
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
 from kestrel_lab.core.errors import CodeError, ConflictError, ToolError
@@ -245,3 +247,57 @@ def test_a_notebook_is_attended_where_somebody_could_type(
     monkeypatch.setenv(HEADLESS, headless)
     assert is_attended(SimpleNamespace(kernel=SimpleNamespace(get_parent=lambda _: request_))) is attended
     assert is_attended(SimpleNamespace(kernel=None)) is is_attended(SimpleNamespace()) is False
+
+
+def test_output_is_reported_line_by_line_while_code_runs(tmp_path: Path) -> None:
+    """Prints, logs of handlers that were made before, and bars reach who watches while the code runs; a flood
+    is thinned out, and nothing of it is lost in the end.
+    """
+    kernel, told = Kernel(tmp_path), list[str]()
+
+    def ran(code: str) -> ExecutionResult:
+        told.clear()
+        return asyncio.run(kernel.live.execute(code, str(tmp_path), "r", "c", show=False, tell=told.append))
+
+    kernel.shell.user_ns["told"] = told
+    assert ran("print('one', 'two')\nprint(len(told))").output.text == "one two\n1\n"
+    assert told == ["one two\n", "1\n"]
+    ran("import sys\nfor n in range(3): print(f'\\r{n}', end='', file=sys.stderr, flush=True)")
+    assert told == ["\r0", "\r1", "\r2"]
+    flood = ran("for n in range(1000): print(n)")
+    assert (len(told) < 100, flood.output.text.count("\n")) == (True, 1000)
+
+
+def test_a_log_handler_of_an_earlier_cell_writes_to_the_call(tmp_path: Path) -> None:
+    """It holds the stream of the kernel, which stands for that of the code while it runs, and not after."""
+    kernel, written = Kernel(tmp_path), list[str]()
+
+    class KernelStream(io.StringIO):
+        pub_thread = None
+
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    kernel.shell.user_ns["stream"] = stream = KernelStream()
+    code = "import logging; log = logging.Logger('train'); log.addHandler(logging.StreamHandler(stream))"
+    kernel.shell.run_cell(code)
+    kernel.live.panels = {"r"}
+    before, sys.stderr = sys.stderr, stream
+    try:
+        assert kernel.execute("log.warning('loss 0.1')").output.text == "loss 0.1\n"
+    finally:
+        sys.stderr = before
+    kernel.shell.run_cell("log.warning('later')")
+    assert written == ["later\n"]
+
+
+def test_a_panel_has_text_and_figures_and_the_cell_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a panel shows the run nothing is shown twice; where none does, all is below the cell."""
+    kernel = Kernel(tmp_path)
+    for shown, panels in (("text\n", set[str]()), ("", {"r"})):
+        kernel.live.panels = panels
+        kernel.execute("print('text')")
+        assert capsys.readouterr().out == shown

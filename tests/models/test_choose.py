@@ -92,7 +92,7 @@ KEYS = {"OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a", "GEMINI_API_KEY": "g", 
             {},
             "hosted_vllm/tuned",
         ),
-        (None, {"provider": "anthropic"}, {}, "anthropic/claude-sonnet-5-5"),
+        (None, {"provider": "anthropic"}, {}, "anthropic/claude-haiku-5-5"),
         (None, {}, {"MODEL_PROVIDER": "gemini"}, "gemini/gemini-3.8-flash"),
         ("local", {}, {"MODEL_PROVIDER": "openai"}, "local/smollm2-135m"),
         (None, {}, {"MODEL_PROVIDER": "local"}, "local/smollm2-135m"),
@@ -110,10 +110,9 @@ def test_with_nothing_named_the_best_available_is_used(ollama: str) -> None:
     """Keys come before an Ollama, an Ollama before the local extra; an empty key is none."""
     here = {"OLLAMA_HOST": ollama}
     assert (
-        chosen(None, {**here, "ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": ""})
-        == "anthropic/claude-sonnet-5-5"
+        chosen(None, {**here, "ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": ""}) == "anthropic/claude-haiku-5-5"
     )
-    assert chosen(None, {**here, **KEYS}) == "openai/gpt-6.1-sol"
+    assert chosen(None, {**here, **KEYS}) == "openai/gpt-6-luna"
     assert chosen(None, here) == "ollama_chat/qwen3:8b"
     if not local_extra_missing():
         assert chosen(None, {}) == "local/smollm2-135m"
@@ -123,7 +122,7 @@ def test_the_list_says_what_is_missing(ollama: str) -> None:
     """Every choice says why it is available or what to do; the first available one is what is used."""
     env = {"OLLAMA_HOST": ollama, "GEMINI_API_KEY": "g"}
     notes = {choice.name: (choice.available, choice.note) for choice in available_models(env)}
-    assert notes["openai/gpt-6.1-sol"] == (False, "set OPENAI_API_KEY")
+    assert notes["openai/gpt-6-luna"] == (False, "set OPENAI_API_KEY")
     assert notes["gemini/gemini-3.8-flash"] == (True, "GEMINI_API_KEY is set")
     assert notes["ollama/qwen3:8b"] == (True, f"Ollama answers at http://{ollama}")
     assert notes["local/smollm2-135m"][0] == (not local_extra_missing())
@@ -210,3 +209,14 @@ def test_default_models_exist() -> None:
         assert entry["mode"] == "chat", provider.default
         assert entry["output_cost_per_token"] > 0, provider.default
         assert entry["supports_function_calling"], provider.default
+
+
+def test_the_default_is_never_the_dearest() -> None:
+    """By the prices that the library knows, no default costs more than one of a provider behind it."""
+    litellm = pytest.importorskip("litellm")
+    defaults = [provider.default for provider in PROVIDERS if provider.model]
+    prices = [
+        litellm.model_cost.get(name, litellm.model_cost.get(name.partition("/")[2])) for name in defaults
+    ]
+    known = [price["output_cost_per_token"] for price in prices if price]
+    assert (len(known) >= 6, known) == (True, sorted(known))

@@ -319,9 +319,50 @@ def test_help_and_tables(shell: InteractiveShell) -> None:
         [],
     )
     assert max(map(len, captured.stdout.splitlines())) <= 110
+    for heading, command in (("Run agents:", "run"), ("Measure:", "eval"), ("Set up:", "doctor")):
+        below = captured.stdout.partition(heading)[2].partition("\n\n")[0]
+        assert f"\n  {command} " in below, "grouped as in a terminal"
     assert "--approval-timeout" in captured.stdout
     assert list(run(shell, "%kestrel runs").status) == ["COMPLETE"]
     assert "bash" in run(shell, "%kestrel tools").names
+
+
+def test_a_cell_that_failed_is_handed_to_the_agent(shell: InteractiveShell) -> None:
+    """The goal has the cell, its traceback, the variables that it names and what is added; the person reads
+    what went wrong. Without a failed cell, and for what a run ended with, there is nothing to fix.
+    """
+    run(shell, "one, two = [1, 2], 'unused'")
+    with pytest.raises(UsageError, match="no cell has failed"):
+        run(shell, "%kestrel fix")
+    for failing in ("one[5]", "raise RunFailed('of a run')"):
+        with pytest.raises((IndexError, RunFailed)):
+            run(shell, f"from kestrel_lab import RunFailed\n{failing}")
+    shell.user_ns["lab"] = Lab(model=ScriptedModel(lambda request: request.messages[-1].text))
+    goal = run(shell, "%kestrel fix keep it short").answer
+    assert goal.startswith("Fix the cell that failed with IndexError: list index out of range\nkeep it short")
+    assert all(part in goal for part in ("```python\nfrom kestrel_lab", "one[5]", "Traceback", "one: list"))
+    assert ("two: str" in goal, "IPython/core" in goal) == (False, False)
+    started = next(iter(shell.user_ns["_"].events()))
+    assert (started.said.count("\n"), started.goal) == (1, goal)
+
+
+def test_what_was_pasted_is_not_what_the_person_said(shell: InteractiveShell) -> None:
+    """A variable in a goal is filled in for the model; the log has the goal as it was written beside it."""
+    run(shell, "numbers = [1, 2, 3]")
+    done = run(shell, "%%kestrel --approve deny\nAdd @numbers up.")
+    started = next(iter(done.events()))
+    assert (started.said, started.goal) == ("Add @numbers up.", "Add [1, 2, 3] up.")
+    assert "with the variables filled in" in done._repr_html_()
+    assert next(iter(run(shell, "%kestrel run just this --approve deny").events())).said == ""
+
+
+def test_every_completion_says_what_it_is() -> None:
+    """Each word is offered with a few words of its own help."""
+    offered = complete_line("%kestrel run --")
+    assert offered["--workspace"].lower().startswith("the only folder")
+    assert offered["--bg"] == "Notebook: do not wait for the end"
+    for line in ("%kestrel ", "%kestrel eval ", "%kestrel run --approve "):
+        assert all(0 < len(about) < 80 for about in complete_line(line).values())
 
 
 def test_words_and_options_complete() -> None:
@@ -370,7 +411,7 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
     assert found("%%kestrel --approve ")[:3] == ["ask", "auto", "auto:critical"]
     assert found("%kestrel run --tools bash,read") == ["bash,read_file", "bash,read_notebook"]
     assert [name for name in found("%kestrel run --model ") if name.startswith("openai/")] == [
-        "openai/gpt-6.1-sol"
+        "openai/gpt-6-luna"
     ]
     assert found("%kestrel eval run sui") == ["suites/"]
     assert found("%kestrel run --cycles ") == []

@@ -12,7 +12,7 @@ from kestrel_lab import Lab
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.evals.suite import CountErrors, Scenario, Suite
-from kestrel_lab.notebook.suite_board import Bar, Board, LiveTiles, NotebookReporter
+from kestrel_lab.notebook.suite_board import Bar, Board, LiveBoard, NotebookReporter
 from kestrel_lab.testing import RecordingSurroundings, ScriptedModel
 
 WRITES = [[("write_file", {"path": "a.txt", "content": "hello"})], "Done."]
@@ -82,7 +82,7 @@ def test_a_board_tells_each_scenario_and_the_rate_of_each_configuration(tmp_path
     assert {
         name: {config: (tile.word, tile.text) for config, tile in tiles.items()}
         for name, tiles in board.tiles.items()
-    } == {name: {"always": ("pass", "2 of 2"), "never": ("fail", "0 of 2")} for name in ("<b>q</b>", "r")}
+    } == {name: {"always": ("pass", "✓ 2 of 2"), "never": ("fail", "✗ 0 of 2")} for name in ("<b>q</b>", "r")}
     assert "&lt;b&gt;q&lt;/b&gt;" in html and "<b>q</b>" not in html
     assert html.count("%kestrel show ") == 8
 
@@ -120,40 +120,57 @@ def test_the_board_counts_as_the_summary_below_it(
     assert board.rate("one").partition(", n")[0] in summary
 
 
-def test_a_tile_opens_the_transcripts_of_its_trials(tmp_path: Path) -> None:
-    """While a suite runs a tile is a button that shows its runs; the picture that is saved at the end unfolds
-    to them without a kernel.
+def test_a_tile_says_why_and_opens_the_transcripts_of_its_trials(tmp_path: Path) -> None:
+    """While a suite runs and when it has ended the board has the same rows: a tile's first line says what a check
+    expected and found, and it unfolds to the transcripts, without a kernel. None of a failed trial begins with
+    the status of a run that ended well.
     """
 
-    async def work() -> str:
+    async def work() -> tuple[str, list[str]]:
         async with Lab(home=tmp_path / "home") as lab:
             reporter = NotebookReporter(lambda: lab)
-            scenario = Scenario(id="q", goal="say it <b>", checks=(AnswerContains(texts=("yes",)),))
+            checks = (AnswerContains(texts=("yes",)),)
+            scenarios = tuple(Scenario(id=name, goal=f"say {name} <b>", checks=checks) for name in "qr")
             await lab.eval(
-                Suite(name="s", scenarios=(scenario,)),
-                configs={"m": ScriptedModel(["no, I will not"])},
+                Suite(name="s", scenarios=scenarios),
+                configs={
+                    "m": ScriptedModel(lambda r: "yes" if "q" in r.messages[-1].text else "no, I will not")
+                },
                 reporter=reporter,
             )
-            live = LiveTiles(reporter._board, reporter.transcript, Bar(0, 1, "", reporter._board))
-            (button,) = live._buttons.values()
-            button.click()
-            assert button.description == "m: ✗ fail"
-            assert "no, I will not" in live._below.value
-            live._only.index = 1
-            assert len(live._rows.children) == 1
-            (trial,) = (
-                trial
-                for tiles in reporter._board.tiles.values()
-                for tile in tiles.values()
-                for trial in tile.runs
+            ended = Bar(2, 2, "", reporter._board, reporter._transcripts)
+            live = LiveBoard(Bar(1, 2, "", reporter._board, reporter._transcripts))
+            live.update(ended)
+            assert [row.value for row in live._rows.children] == ended.rows
+            return ended.html, ended.rows
+
+    saved, (passed, failed) = asyncio.run(work())
+
+    assert all(row in saved for row in (passed, failed))
+    assert '</b> <span style="font-size:92%">expected: answer contains &#39;yes&#39;; found: ' in failed
+    assert ("no, I will not" in failed, ">COMPLETE<" in failed, "did not pass</b>" in failed) == (
+        True,
+        False,
+        True,
+    )
+    assert ("expected" in passed, ">COMPLETE<" in passed, "kst-board-passed" in passed) == (False, True, True)
+    assert saved.count("<section") == 2
+    assert "<b></b>" not in saved and "say r &lt;b&gt;" in saved
+
+
+def test_transcripts_of_a_board_stay_small(tmp_path: Path) -> None:
+    """Those of failed trials come first, and there are no more than there is room for."""
+
+    async def work() -> NotebookReporter:
+        async with Lab(home=tmp_path / "home") as lab:
+            reporter = NotebookReporter(lambda: lab)
+            reporter._room = 1
+            scenario = Scenario(id="q", goal="say it", checks=(AnswerContains(texts=("yes",)),))
+            await lab.eval(
+                Suite(name="s", scenarios=(scenario,)),
+                configs={"m": ScriptedModel(["no"])},
+                reporter=reporter,
             )
-            reporter._board.tiles["q"]["m"].runs.append((trial[0], "pass"))
-            live._open("q", "m")
-            assert live._below.value.count("<section") == 2
-            return Bar(1, 1, "", reporter._board, reporter.transcript).html
+            return reporter
 
-    saved = asyncio.run(work())
-
-    assert saved.count("<section") == 2  # of the trial that was counted twice
-    assert "no, I will not" in saved
-    assert "<b></b>" not in saved and "say it &lt;b&gt;" in saved
+    assert asyncio.run(work())._transcripts == {}

@@ -190,9 +190,9 @@ def test_a_stored_run_shows_its_claims(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("height = 7\n")
     model = ScriptedModel([[("read_file", {"path": "a.txt"})], "The height is 7 [a.txt:1]. It is high."])
     run = asyncio.run(Lab(tmp_path / "lab", env={}).run("how high?", model=model, workspace=tmp_path))
-    before = run.report._repr_html_()
+    before = run._repr_html_()
     (tmp_path / "a.txt").write_text("height = 9\n")
-    after = run.report._repr_html_()
+    after = run._repr_html_()
 
     assert [state for state, _ in marks(before)] == ["cited", "uncited"]
     assert "height = 7" in before

@@ -247,7 +247,7 @@ def test_next_steps_are_lines_to_copy() -> None:
 
 
 def test_what_the_calls_say_is_not_said_again() -> None:
-    """Changed files, commands and what was refused are told; calls that only ran stand for themselves."""
+    """Changed files and commands are told; calls that only ran stand for themselves."""
 
     def acted(*given: tuple[str, str, tuple[str, ...]]) -> list[object]:
         row = actions_done(
@@ -267,10 +267,10 @@ def test_what_the_calls_say_is_not_said_again() -> None:
 
     assert acted() == acted(("look", "done", ())) == []
     assert acted(("w", "done", ("a.txt",))) == ["info", "what it did: changed a.txt", []]
-    assert acted(("w", "done", ("a.txt",)), ("x", "denied", ())) == [
+    assert acted(("w", "done", ("a.txt",)), ("v", "failed", ("b.txt",)), ("x", "denied", ())) == [
         "warning",
         "what it did:",
-        ["changed a.txt", "denied: called x()"],
+        ["changed a.txt", "failed: changed b.txt"],
     ]
 
 

@@ -17,7 +17,9 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.views.diffs import diff_lines, diff_stat, sanitize_diff, split_diff
 from kestrel_lab.views.formatting import first_and_last, format_duration, usage_line, value_text, visible_json
+from kestrel_lab.views.html import run_page
 from kestrel_lab.views.html.elements import html_page, table_html
+from kestrel_lab.views.html.markdown import STATES
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.notices import notice_of
 from kestrel_lab.views.run_text import run_text
@@ -598,3 +600,84 @@ def test_a_long_goal_is_folded_behind_its_first_line() -> None:
     assert "<b>Name them.</b>\nAll.</div>" in shown["Name"]
     assert "<b>Plot df by month</b><details>" in shown["Plot"]
     assert "row 8</details>" in shown["Plot"]
+
+
+PIXEL = "data:image/png;base64,aGk="
+
+
+def worked(*, answer: str = "Done.") -> RunView:
+    """A run that ran code with a figure, failed once, was undone, and answered."""
+    view = RunView(read_image=lambda _: PIXEL)
+    for at, event in enumerate(
+        (
+            e.RunStarted(goal="plot", workspace=".", model="toy"),
+            e.StateTransition(source="PLANNING", target="EXECUTING"),
+            e.ToolCalled(
+                call="a", step="s", tool="run_python", args={"code": "x = 1\nplot(x)"}, danger="LOW"
+            ),
+            e.ToolAnswered(call="a", step="s", tool="run_python", text="drawn", seconds=2, images=[{}]),
+            e.ToolCalled(call="b", step="s", tool="run_python", args={"code": "boom()\n1"}, danger="LOW"),
+            e.ToolAnswered(
+                call="b",
+                step="s",
+                tool="run_python",
+                text="NameError",
+                error={"kind": "raised", "message": "no"},
+            ),
+            e.KernelUndone(calls=["a"], kernel="k"),
+            e.ModelAnswered(call="m", step="s", model="toy", text=answer, tokens_in=1000, cost_usd=0.002),
+            e.StateTransition(source="EXECUTING", target="COMPLETE"),
+            e.RunFinished(outcome="complete", answer=answer),
+        )
+    ):
+        view.apply(event, at + 1.0)
+    return view
+
+
+def test_a_finished_run_is_answer_first() -> None:
+    """One line of status with one time and the cost, the answer, then the calls with code in its lines, output
+    and figure; what was used is folded, and nothing says that nothing was checked.
+    """
+    html = run_html(worked())
+    order = [
+        html.index(part) for part in ("$0.0020", "Done.", "What it did", "plot(x)", "drawn", PIXEL, "Usage")
+    ]
+    assert order == sorted(order)
+    assert "2 calls · 1 failed · 1 undone" in html
+    assert re.search(r"<pre[^>]*><code[^>]*>x = <span[^>]*>1</span>\n", html)
+    assert len(re.findall(r"\d s ·", html[: html.index("Done.")])) == 1
+    assert not re.search(
+        "limits:|not checked|no error found|next, if you like|1,000 tokens", html[: order[-1]]
+    )
+
+
+def test_what_went_wrong_or_was_undone_is_not_green() -> None:
+    """A raised call is red, an undone one is struck out and grey; neither has the tick of success."""
+    view, html = worked(), run_html(worked())
+    undone, raised = (html.partition(f'id="kst--c_{name}"')[2].partition("</details>")[0] for name in "ab")
+    assert ("↶" in undone, "line-through" in undone, "opacity:.6" in undone) == (True, True, True)
+    assert ("✗" in raised, "--jp-error-color1" in raised) == (True, True)
+    assert not re.search("✓|success", undone + raised)
+    assert "↶ run_python" in run_text(view)
+
+
+def test_a_cited_place_proves_nothing_in_green() -> None:
+    """That a place exists is marked without colour."""
+    assert "46,160,67" not in STATES["cited"]
+
+
+def test_a_figure_cannot_be_forged_and_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text that looks like the place of a figure stays text; what is too large for a notebook is named."""
+    forged = run_html(worked(answer='<img data-figure="c:a:0">'))
+    assert (forged.count(PIXEL), forged.count("<img")) == (1, 1)
+    monkeypatch.setattr(run_page, "_FIGURE_CHARS", 3)
+    small = run_html(worked())
+    assert (
+        "<img" in small,
+        "too large to be kept here" in small,
+        PIXEL in run_html(worked(), limit=None),
+    ) == (
+        False,
+        True,
+        True,
+    )

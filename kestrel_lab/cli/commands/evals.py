@@ -492,38 +492,6 @@ def show_calibration(
     return replace(found, notes=(*found.notes, *written, *kept))
 
 
-@evals.command("judge", epilog="Example: kestrel eval judge claims.jsonl --model openai/gpt-5 --limit 200")
-def measure_judge(
-    ctx: typer.Context,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="Labelled claims: JSON Lines with claim, evidence (a list of texts), supported and set.",
-        ),
-    ],
-    *,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="The judge; by default the model of the settings.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Only N claims of each set, drawn at random.")
-    ] = None,
-    csv: Annotated[Path | None, output_file("Write the rates with their intervals to this file.")] = None,
-) -> Any:
-    """Measure how often the judge of `--verify judge` and `faithful` is right: sensitivity and specificity
-    against labels, with 95 % intervals.
-    """
-    from kestrel_lab.evals.studies.judge_accuracy import judge_accuracy, read_labelled, sample_claims
-
-    rows = sample_claims(read_labelled(file), limit)
-    return run_measurement(
-        ctx,
-        lambda lab, reporter: judge_accuracy(lab.registry.resolve_model(model), rows, reporter),
-        csv=csv,
-    )
-
-
 @evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")
 def import_files(
     ctx: typer.Context,

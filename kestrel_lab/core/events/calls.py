@@ -334,6 +334,9 @@ class ApprovalGiven(Event, frozen=True, kw_only=True):
     """The question that this answers; filled in when it is recorded."""
     answer: str | None = None
     """What the person said, where the call asks for words instead of leave."""
+    sandbox: str = ""
+    danger: str = ""
+    """Where the code has its effect and how dangerous it is, if that was found after the question."""
 
 
 class MacroStarted(Event, frozen=True, kw_only=True):

@@ -33,6 +33,9 @@ class KernelPreviewed(Event, frozen=True, kw_only=True):
     error: str = ""
     images: list[dict[str, Json]] = field(default_factory=list)
     """Figures: `{media, blob, bytes}`; the blob is kept beside the log."""
+    danger: str = ""
+    sandbox: str = ""
+    """How dangerous the call is by what was found, and where its code would have its effect."""
     text: str = ""
     """All of this for whoever approves it, one fact per line."""
     adoptable: bool = False

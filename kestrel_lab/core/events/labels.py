@@ -1,4 +1,4 @@
-"""Events of labels: what people and model judges said of the trial that a run is."""
+"""Events of labels: what people, and model judges, said of the trial that a run is."""
 
 from __future__ import annotations
 
@@ -38,6 +38,16 @@ class LabelUndone(Event, frozen=True, kw_only=True):
     who: str
 
 
+class RubricEdited(Event, frozen=True, kw_only=True):
+    """Labels of the suite go by another rubric from here on; kept with the trial that was being labelled."""
+
+    type: ClassVar[str] = "rubric_edited"
+    suite: str
+    who: str
+    rubric: str
+    rubric_hash: str
+
+
 class TrialJudged(Event, frozen=True, kw_only=True):
     """A model judged the trial by a rubric; where the judge or a hash differs, it is another judge."""
 
@@ -57,3 +67,5 @@ class TrialJudged(Event, frozen=True, kw_only=True):
     why: str = ""
     round: int = 0
     """0 for its first verdict on the trial, 1 for the second …"""
+    swapped: bool = False
+    """Whether it was shown rubric, goal and answer in the reverse order."""

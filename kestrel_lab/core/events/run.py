@@ -19,6 +19,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
     """The goal as the person wrote it, where variables were filled in; empty where `goal` is that."""
     workspace: str
     model: str
+    model_why: str = ""
+    """Why it is this model, where nobody named one."""
     model_kind: str = "real"
     """`real`, `scripted`, `replay` or `imported`; shown wherever a result of the run is."""
     system: str = ""

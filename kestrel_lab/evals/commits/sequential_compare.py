@@ -32,7 +32,7 @@ from kestrel_lab.evals.stats.sequential import (
 )
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import MOST_EPOCHS, Suite
-from kestrel_lab.evals.summaries.result_table import grading_cost
+from kestrel_lab.evals.summaries.streaming_summary import grading_cost
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.table_view import TableView
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.gate_bounds import SUCCESS
+from kestrel_lab.evals.labels.labelled_result import LabelledResult
 from kestrel_lab.evals.metrics import CONCERN_COLUMNS, concern_rates
 from kestrel_lab.evals.reports.gate_decisions import (
     EXIT_CODES,
@@ -33,7 +34,7 @@ from kestrel_lab.evals.summaries.breakdowns import check_rates, grouped_by_colum
 from kestrel_lab.evals.summaries.corrected_rates import with_labels
 from kestrel_lab.evals.summaries.pareto import Frontier, pareto_frontier
 from kestrel_lab.evals.summaries.retrieval_recall import RECALL_COLUMNS, recall_rows
-from kestrel_lab.evals.summaries.streaming_summary import Group, reduce_rows
+from kestrel_lab.evals.summaries.streaming_summary import Group, grading_cost, reduce_rows
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
 
@@ -45,10 +46,17 @@ _REASON: Final = 240
 """Characters of a reason that are shown."""
 _REASONS: Final = 3
 """Reasons that are shown."""
+_QUIET: Final = {
+    "broke": ("0",),
+    "tool calls": ("0.0",),
+    "cache hits": ("0.0", "unknown"),
+    "Pareto front": ("",),
+}
+"""Columns of the table that are left out where all configurations have these words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class EvalResult(ResultView):
+class EvalResult(LabelledResult, ResultView):
     """Trials of a suite, scenario × configuration × epoch."""
 
     suite: Suite
@@ -71,18 +79,20 @@ class EvalResult(ResultView):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per trial: who and what, `outcome` (`pass`, `fail`, `error`), metrics, `reason`, `run`,
-        `git_sha`.
+        """One row per trial: `passed` and `why` not, who and what, `run`, `outcome` (`pass`, `fail`,
+        `error`), metrics, `reason`, `git_sha`.
 
-        `success` is 1 or 0, and missing for a trial that broke when the suite excludes those; `score` is the
-        mean value of its checks; times are in seconds; `recall@k` is there where checks ask for it.
+        `why` says of each check that failed what was expected and what was found. `passed` is true or false,
+        `success` 1 or 0; both are missing for a trial that broke when the suite excludes those; `score` is
+        the mean value of its checks; times are in seconds; `recall@k` is there where checks ask for it.
         `cost_estimate` is missing where no price is known, and what is known of it where `unpriced_calls` is
         not 0. `label` and `label_probability` are there where people labelled trials. `origin` is user and
         machine that a pulled trial was made by, empty for one that was made here.
         """
         records = [result_table.frame_record(row, self.suite.count_errors) for row in self._labelled()]
         more = sorted({name for record in records for name in record} - set(result_table.COLUMNS))
-        return unit_frame(records, columns=[*result_table.COLUMNS, *more], units=result_table.UNITS)
+        frame = unit_frame(records, columns=[*result_table.COLUMNS, *more], units=result_table.UNITS)
+        return frame.astype({"passed": "boolean"})  # one with room for missing values
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -95,9 +105,7 @@ class EvalResult(ResultView):
         rows = []
         for row in self.rows:
             head = {"scenario": row.scenario, "config": row.config, "epoch": row.epoch}
-            rows += [
-                {**head, **score, "grading_cost": result_table.grading_cost([score])} for score in row.scores
-            ]
+            rows += [{**head, **score, "grading_cost": grading_cost([score])} for score in row.scores]
         columns = ["scenario", "config", "epoch", "check", "passed", "value", "reason", "grading_cost"]
         return unit_frame(rows, columns=columns, units=result_table.UNITS)
 
@@ -251,8 +259,14 @@ class EvalResult(ResultView):
         return "\n".join(lines)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return headings, and a row of texts per configuration."""
-        return result_table.summary_table(self.summaries())
+        """Return headings, and a row of texts per configuration: the columns that say something here."""
+        headings, rows = result_table.summary_table(self.summaries())
+        said = [
+            place
+            for place, name in enumerate(headings)
+            if name not in _QUIET or any(row[place] not in _QUIET[name] for row in rows)
+        ]
+        return [headings[place] for place in said], [[row[place] for place in said] for row in rows]
 
     @property
     def headline(self) -> str:

@@ -38,7 +38,7 @@ from kestrel_lab.evals.execution.prepare import PreparedSuite
 from kestrel_lab.evals.execution.workspaces import trial_workspace
 from kestrel_lab.evals.metrics import measure_run, own_metrics
 from kestrel_lab.evals.seed_notes import store_seed_notes
-from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.stored_trials import EvalRow, failed_text
 from kestrel_lab.evals.suite import Config, Scenario
 from kestrel_lab.runtime.context.dependencies import NoMemory
 from kestrel_lab.runtime.operations.intake import conversation_plan
@@ -327,9 +327,9 @@ def outcome_of(
         return "error", hung
     if end.outcome in ("limit", "unmet"):
         return "fail", end.reason
-    failed = [f"{label}: {reason}" if reason else label for label, passed, reason in checks if not passed]
-    ending = [end.reason] if end.finish and end.reason else []
-    return ("fail" if failed else "pass"), "; ".join([*ending, *failed])
+    failed = [(label, reason) for label, passed, reason in checks if not passed]
+    ending = end.reason if end.finish else ""
+    return ("fail" if failed else "pass"), "; ".join(filter(None, (ending, failed_text(failed))))
 
 
 def hung_endpoint(records: Sequence[Record], end: RunFinished) -> str:
@@ -411,11 +411,13 @@ def _result(
 
 
 def score_json(score: Score) -> dict[str, Json]:
-    """Return a score as it is stored; the usage of a grader is left out where none was asked."""
+    """Return a score as it is stored; the usage of a grader, and who it is, only where one was asked."""
     own: dict[str, Json] = {
         "check": score.check,
         "passed": score.passed,
         "value": score.value,
         "reason": score.reason,
     }
-    return own if score.usage is None else {**own, "usage": asdict(score.usage)}
+    if score.usage is not None:
+        own["usage"] = asdict(score.usage)
+    return own if score.judge is None else {**own, "judge": dict(score.judge)}

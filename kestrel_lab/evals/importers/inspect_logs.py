@@ -149,7 +149,10 @@ def read_inspect(*paths: str | Path, passes: float = 1.0) -> pd.DataFrame:
 
     rows = [row for path in paths for row in _rows(Path(path), passes)]
     scorers = list(dict.fromkeys(key for row in rows for key in row if key.startswith("score.")))
-    return pd.DataFrame(rows, columns=[*COLUMNS, *scorers])
+    for row in rows:
+        row["passed"] = None if math.isnan(row["success"]) else bool(row["success"])
+        row["why"] = row["reason"]
+    return pd.DataFrame(rows, columns=[*COLUMNS, *scorers]).astype({"passed": "boolean"})
 
 
 def is_inspect(path: Path) -> bool:

@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
+from kestrel_lab.checks.llm_judge import clean_rubric, hash_rubric
 from kestrel_lab.core.errors import StoreError, UsageError
-from kestrel_lab.core.events.union import LabelUndone, TrialJudged, TrialLabelled, decode_event
-from kestrel_lab.core.json_types import content_key
+from kestrel_lab.core.events.union import LabelUndone, RubricEdited, TrialJudged, TrialLabelled, decode_event
 from kestrel_lab.eventlog.store import SessionStore
 
 # The words of the index `labels_and_verdicts`, without which SQLite reads the whole log.
 _STORED: Final = (
     "SELECT run_id, eid, at, type, body FROM events "
-    "WHERE type IN ('trial_labelled', 'label_undone', 'trial_judged') ORDER BY at, run_id, seq"
+    "WHERE type IN ('trial_labelled', 'label_undone', 'rubric_edited', 'trial_judged') "
+    "ORDER BY at, run_id, seq"
 )
 
 
@@ -55,24 +56,11 @@ class TrialLabel:
     rubric_hash: str
 
 
-def hash_rubric(rubric: str) -> str:
-    """Return the hash that tells versions of a rubric apart; blank ends and line endings make no version."""
-    return content_key("rubric/1", clean_rubric(rubric))[:12]
+def check_label(said: TrialLabelled) -> TrialLabelled:
+    """Return a label as it is stored, with the hash of its rubric.
 
-
-def clean_rubric(rubric: str) -> str:
-    """Return a rubric as it is stored; raises `UsageError` for one without words."""
-    text = "\n".join(rubric.split("\r\n")).strip()
-    if not text:
-        raise UsageError("a label needs a rubric: what an answer has to be like to be labelled 1")
-    return text
-
-
-def record_label(store: SessionStore, run: str, said: TrialLabelled) -> Label:
-    """Record a label of the trial that `run` is, and wait until it is on disk.
-
-    The hash is that of the rubric. Raises `UsageError` for a value that is not 1, 0 or `None`, a probability
-    that is not above 0 and at most 1, a label without a person or a rubric, and a run that is not in the log.
+    Raises `UsageError` for a value that is not 1, 0 or `None`, a probability that is not above 0 and at most
+    1, and a label without a person or a rubric.
     """
     if said.value not in (0, 1, None) or isinstance(said.value, bool | float):
         raise UsageError(f"a label is 1, 0 or None for a trial that was skipped, not {said.value!r}")
@@ -80,18 +68,27 @@ def record_label(store: SessionStore, run: str, said: TrialLabelled) -> Label:
         raise UsageError(f"the probability of a draw is above 0 and at most 1, not {said.probability!r}")
     if not said.who.strip():
         raise UsageError("a label needs the name of the person who gives it")
-    store.run(run)  # raises with the nearest id, or when it was removed
     rubric = clean_rubric(said.rubric)
-    kept = replace(
+    return replace(
         said,
         who=said.who.strip(),
         rubric=rubric,
         rubric_hash=hash_rubric(rubric),
         note=said.note.strip(),
     )
-    made = store.decide(run, kept)
-    [at] = store.query("SELECT at FROM events WHERE run_id = ? AND eid = ?", (run, made))[0]
-    return Label(run=run, id=made, at=at, said=kept)
+
+
+def record_label(store: SessionStore, run: str, said: TrialLabelled, *, at: float | None = None) -> Label:
+    """Record a label of the trial that `run` is, given now or `at` seconds since 1970, and wait until it is
+    on disk.
+
+    Raises `UsageError` as `check_label` does, and for a run that is not in the log.
+    """
+    kept = check_label(said)
+    store.run(run)  # raises with the nearest id, or when it was removed
+    made = store.decide(run, kept, at=at)
+    [given_at] = store.query("SELECT at FROM events WHERE run_id = ? AND eid = ?", (run, made))[0]
+    return Label(run=run, id=made, at=given_at, said=kept)
 
 
 def undo_label(store: SessionStore, label: Label, who: str) -> None:
@@ -103,20 +100,36 @@ def stored_labels(store: SessionStore, suite: str) -> list[Label]:
     """Return the labels of a suite that were not undone, oldest first: all rubrics, persons, repeats and
     skipped trials; of one trial, person and rubric the newest.
     """
-    found: dict[str, Label] = {}
-    for run, eid, at, event in _stored(store):
-        if isinstance(event, LabelUndone):
-            found.pop(event.label, None)
-        elif isinstance(event, TrialLabelled) and event.suite == suite:
-            found[eid] = Label(run=run, id=eid, at=at, said=event)
-    newest = {(label.key, label.said.rubric_hash): label.id for label in found.values()}
+    said = [*said_of_suite(store, suite)]
+    undone = {event.label for *_, event in said if isinstance(event, LabelUndone)}
+    found = [
+        Label(run=run, id=eid, at=at, said=event)
+        for run, eid, at, event in said
+        if isinstance(event, TrialLabelled) and eid not in undone
+    ]
+    newest = {(label.key, label.said.rubric_hash): label.id for label in found}
     kept = set(newest.values())
-    return [label for label in found.values() if label.id in kept]
+    return [label for label in found if label.id in kept]
 
 
-def newest_rubric(labels: Sequence[Label]) -> str:
-    """Return the text of the rubric that was used last; empty where there is no label."""
-    return labels[-1].said.rubric if labels else ""
+def current_rubric(store: SessionStore, suite: str) -> str:
+    """Return the text of the rubric that labels go by: that of the last edit or label, whichever is newer;
+    empty where there is none.
+    """
+    found = ""
+    for *_, event in said_of_suite(store, suite):
+        if isinstance(event, RubricEdited | TrialLabelled):
+            found = event.rubric
+    return found
+
+
+def edit_rubric(store: SessionStore, suite: str, run: str, rubric: str, who: str) -> str:
+    """Record that labels of the suite go by this rubric from now on, with the trial that is being labelled;
+    returns its text as stored.
+    """
+    text = clean_rubric(rubric)
+    store.decide(run, RubricEdited(suite=suite, who=who, rubric=text, rubric_hash=hash_rubric(text)))
+    return text
 
 
 def labels_of(
@@ -124,12 +137,12 @@ def labels_of(
 ) -> dict[str, TrialLabel]:
     """Return what people say of the trials of a suite, by the id of the trial's run.
 
-    Only labels by one rubric count, the one that was used last unless `rubric_hash` names another, and only
-    those of the persons named, if any. Skipped trials are left out, and repeats, which measure the person and
-    not the trial. Empty where nothing was labelled.
+    Only labels by one rubric count, the current one unless `rubric_hash` names another, and only those of the
+    persons named, if any. Skipped trials are left out, and repeats, which measure the person and not the
+    trial. Empty where nothing was labelled by that rubric.
     """
     labels = stored_labels(store, suite)
-    wanted = rubric_hash or (labels[-1].said.rubric_hash if labels else "")
+    wanted = rubric_hash or (hash_rubric(current_rubric(store, suite)) if labels else "")
     return combine_labels(
         label for label in labels if label.said.rubric_hash == wanted and (not who or label.said.who in who)
     )
@@ -160,12 +173,16 @@ def _rate(label: Label) -> float:
     return label.said.probability / max(1, label.said.drawn)
 
 
-_Said = TrialLabelled | LabelUndone | TrialJudged
+Said = TrialLabelled | LabelUndone | RubricEdited | TrialJudged
 
 
-def _stored(store: SessionStore) -> Iterable[tuple[str, str, float, _Said]]:
+def said_of_suite(store: SessionStore, suite: str) -> Iterable[tuple[str, str, float, Said]]:
+    """Yield run, id, time and event of all that people and judges said of a suite, oldest first; undos of all
+    suites, for they do not name one.
+    """
     for run, eid, at, kind, body in store.query(_STORED):
         event = decode_event(kind, body)
-        if not isinstance(event, _Said):
+        if not isinstance(event, Said):
             raise StoreError(f"event {eid} of run {run} is no label. See: kestrel doctor")
-        yield run, eid, at, event
+        if isinstance(event, LabelUndone) or event.suite == suite:
+            yield run, eid, at, event

@@ -226,6 +226,12 @@ def _cell_rates(reducer: Reducer, said: _Said) -> list[list[Json]]:
     ]
 
 
+def shown_table(table: tuple[Sequence[str], Iterable[Sequence[object]]]) -> list[Json]:
+    """Return headings and rows of texts that are harmless to show."""
+    headings, rows = table
+    return [[*map(sanitize_text, headings)], [[sanitize_text(str(cell)) for cell in row] for row in rows]]
+
+
 def _corrected(summaries: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Json]]:
     """Yield the rows of a plot of the rates that people's labels correct, where there are enough labels."""
     for one in summaries:
@@ -233,12 +239,6 @@ def _corrected(summaries: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Jso
             label = f"{label_kind(one['config'], one['model_kind'])}, corrected by {one['labels']} labels"
             ends = (one[f"corrected_rate{end}"] for end in ("", "_low", "_high"))
             yield interval_row(label, *ends)
-
-
-def shown_table(table: tuple[Sequence[str], Iterable[Sequence[object]]]) -> list[Json]:
-    """Return headings and rows of texts that are harmless to show."""
-    headings, rows = table
-    return [[*map(sanitize_text, headings)], [[sanitize_text(str(cell)) for cell in row] for row in rows]]
 
 
 def rate_plot(columns: Iterable[Mapping[str, Json]]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from kestrel_lab.evals.studies.ablation_result import Ablation, PairOfTrials
 from kestrel_lab.evals.studies.guidance_parts import DividedFile, split_guidance
 from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.evals.summaries.result_table import grading_cost
+from kestrel_lab.evals.summaries.streaming_summary import grading_cost
 from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.services import Services
 

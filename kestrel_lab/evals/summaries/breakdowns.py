@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
@@ -22,29 +24,40 @@ _PASSED = "success_rate"
 _ALL = "all"
 
 
-_COLUMN_NAMES: Final = {"configuration": "config", "commit": "git_sha"}
+_COLUMN_NAMES: Final = {
+    "configuration": "config",
+    "commit": "git_sha",
+    "cost": "cost_estimate",
+    "time": "wall_time",
+}
 """Columns by the words that people use for them."""
 _MOST_GROUPS: Final = 100
 """Values of a column above which a drawing by it cannot be read."""
 _SHA: Final = 10
+_MOST_NUMBERS: Final = 12
+"""Different numbers above which ranges of them are drawn."""
+_RANGES: Final = 5
 
 
 def grouped_by_column(rows: Iterable[EvalRow], count_errors: CountErrors, by: str) -> list[dict[str, Any]]:
     """Return a record per configuration and value of a column of the trials, as `Reducer.grouped` gives them;
     `family` holds the value.
 
-    Raises `UsageError` for a column that the trials do not have, and for one that has more than
-    `_MOST_GROUPS` values.
+    Of numbers that are many, such as times, the value is one of `_RANGES` ranges with equally many trials.
+    Raises `UsageError` for a column that no trial has, and for texts with more than `_MOST_GROUPS` values.
     """
     column = _COLUMN_NAMES.get(by, by)
+    rows = list(rows)
+    records = [frame_record(row, count_errors) for row in rows]
+    if records and not any(column in record for record in records):
+        names = dict.fromkeys([*_COLUMN_NAMES, *(name for record in records for name in record)])
+        raise UsageError(f"there is no column {by!r} to draw by; {did_you_mean(by, [*names])}")
+    names = _group_names([record.get(column) for record in records])
+    if column == "git_sha":
+        names = [name[:_SHA] for name in names]
     groups: dict[str, list[EvalRow]] = {}
-    for row in rows:
-        record = frame_record(row, count_errors)
-        if column not in record:
-            raise UsageError(
-                f"there is no column {by!r} to draw by; {did_you_mean(by, [*_COLUMN_NAMES, *record])}"
-            )
-        groups.setdefault(str(record[column])[: _SHA if column == "git_sha" else None], []).append(row)
+    for name, row in zip(names, rows, strict=True):
+        groups.setdefault(name, []).append(row)
     if len(groups) > _MOST_GROUPS:
         raise UsageError(
             f"{by} has {len(groups):,} values, and a drawing has room for {_MOST_GROUPS}: choose a "
@@ -58,6 +71,20 @@ def grouped_by_column(rows: Iterable[EvalRow], count_errors: CountErrors, by: st
     # A metric that only some groups have is unknown in the others.
     names = dict.fromkeys(name for record in found for name in record)
     return [{**dict.fromkeys(names, math.nan), **record} for record in found]
+
+
+def _group_names(values: Sequence[Any]) -> list[str]:
+    """Return the group of each value: the value in words, or of many numbers the range that it is in."""
+    missing = [value is None or value != value for value in values]
+    known = sorted(value for value, lacks in zip(values, missing, strict=True) if not lacks)
+    if len(set(known)) <= _MOST_NUMBERS or not all(isinstance(value, int | float) for value in known):
+        return ["unknown" if lacks else str(value) for value, lacks in zip(values, missing, strict=True)]
+    edges = sorted({known[len(known) * part // _RANGES] for part in range(1, _RANGES)} - {known[0]})
+    names = [f"{low:.3g} to {high:.3g}" for low, high in pairwise([known[0], *edges, known[-1]])]
+    return [
+        "unknown" if lacks else names[bisect_right(edges, value)]
+        for value, lacks in zip(values, missing, strict=True)
+    ]
 
 
 def family_table(
@@ -145,7 +172,7 @@ def shared_checks(rows: Iterable[EvalRow]) -> list[list[str]]:
 
 FAILED_HEADINGS: Final = ("did not pass", "with", "why")
 _MOST: Final = 8
-_REASON: Final = 100
+_REASON: Final = 200
 """Characters of a reason; the frame, `--csv` and the report have all of it."""
 
 
@@ -153,8 +180,9 @@ def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
     """Return cells under `FAILED_HEADINGS`: a row per scenario that was failed, those that the best
     configurations failed first.
 
-    The reason is that of the best configuration that failed it. Trials that broke are not among them. Of many
-    the last row says how many more there are.
+    Where a scenario was tried more than once, how often it passed stands beside the configuration. The
+    reason, what was expected and found, is that of the best configuration that failed it. Trials that broke
+    are not among them. Of many the last row says how many more there are.
     """
     rows = list(rows)
     passed = Counter(row.config for row in rows if row.outcome == "pass")
@@ -163,11 +191,18 @@ def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
         if row.outcome == "fail":
             found.setdefault(row.scenario, []).append(row)
     first = sorted(found.items(), key=lambda item: -passed[item[1][0].config])
+    tried = Counter((row.scenario, row.config) for row in rows)
+    right = Counter((row.scenario, row.config) for row in rows if row.outcome == "pass")
+
+    def with_count(scenario: str, config: str) -> str:
+        number = tried[scenario, config]
+        return config if number == 1 else f"{config} ({right[scenario, config]} of {number})"
+
     cells = [
         [
             scenario,
-            ", ".join(dict.fromkeys(row.config for row in failed)),
-            one_line(failed[0].reason, _REASON),
+            ", ".join(with_count(scenario, config) for config in dict.fromkeys(row.config for row in failed)),
+            one_line(failed[0].why, _REASON),
         ]
         for scenario, failed in first[:_MOST]
     ]

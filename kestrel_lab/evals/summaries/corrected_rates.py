@@ -81,6 +81,25 @@ def corrected_columns(sample: JudgedSample) -> dict[str, float]:
     return {"labels": count, **found.interval.columns("corrected_rate"), "labels_worth": found.worth}
 
 
+def with_corrected(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    columns: Sequence[Mapping[str, Any]],
+    *,
+    after: str,
+) -> tuple[list[str], list[list[str]]]:
+    """Return a table with a column of corrected rates behind the one called `after`, if any row has labels;
+    `columns` are those of `corrected_columns` for each row.
+    """
+    if not any(one.get("labels") for one in columns):
+        return [*headings], [[*row] for row in rows]
+    place = list(headings).index(after) + 1
+    return (
+        [*headings[:place], "corrected by labels (95 %)", *headings[place:]],
+        [[*row[:place], corrected_text(one), *row[place:]] for row, one in zip(rows, columns, strict=True)],
+    )
+
+
 def corrected_text(columns: Mapping[str, Any]) -> str:
     """Return the corrected rate of `corrected_columns` for people: `81 % (70–92), 50 labels worth 80`, or how
     many labels are there of those that it takes.

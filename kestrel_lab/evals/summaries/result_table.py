@@ -10,30 +10,20 @@ from kestrel_lab.evals.gate_bounds import format_lower_bound
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.summaries.corrected_rates import corrected_text
+from kestrel_lab.evals.summaries.corrected_rates import with_corrected
 from kestrel_lab.evals.summaries.streaming_summary import broken_bounds, reduce_rows, score_metrics
 
 if TYPE_CHECKING:  # loads pydantic
     from kestrel_lab.evals.suite import CountErrors
 
+_FIRST: Final = ("passed", "why", "scenario", "config", "epoch", "cost_estimate", "wall_time", "run", "score")
 COLUMNS: Final = (
-    *(
-        "suite",
-        "scenario",
-        "family",
-        "config",
-        "model",
-        "model_kind",
-        "guidance",
-        "epoch",
-        "outcome",
-        "success",
-        "score",
-    ),
-    *METRICS,
-    *("grading_cost", "reason", "attempts", "run", "git_sha", "origin", "weight"),
+    *_FIRST,
+    *("model", "model_kind", "family", "outcome", "success", "guidance", "suite"),
+    *(name for name in METRICS if name not in _FIRST),
+    *("grading_cost", "reason", "attempts", "git_sha", "origin", "weight"),
 )
-"""The keys of a trial's record, in order."""
+"""The keys of a trial's record, in order: first what is read first."""
 
 UNITS: Final = {
     **{name: metric.unit for name, metric in METRICS.items() if metric.unit in ("s", "USD")},
@@ -63,6 +53,8 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         else float(result["outcome"] == "pass")
     )
     return {
+        "passed": None if math.isnan(success) else bool(success),
+        "why": row.why,
         "suite": row.suite,
         "scenario": row.scenario,
         "family": result["family"],
@@ -85,11 +77,6 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         "weight": result["weight"],
         **{name: result[name] for name in ("label", "label_probability") if name in result},
     }
-
-
-def grading_cost(scores: Iterable[dict[str, Any]]) -> float:
-    """Return the US dollars that graders cost; not a number where a price is not known."""
-    return score_metrics(scores)["grading_cost"]
 
 
 def success_interval(records: Sequence[dict[str, Any]], *, alpha: float = ALPHA) -> Interval:
@@ -213,10 +200,7 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[
         ]
         for summary in summaries
     ]
-    if any(summary.get("labels") for summary in summaries):
-        headings.insert(3, "corrected by labels (95 %)")
-        for summary, row in zip(summaries, rows, strict=True):
-            row.insert(3, corrected_text(summary))
+    headings, rows = with_corrected(headings, rows, summaries, after="success (95 %)")
     tries = {summary["k"] for summary in summaries}
     if max(tries, default=0) > 1:
         k = str(*tries) if len(tries) == 1 else "k"

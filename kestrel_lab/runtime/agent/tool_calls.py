@@ -42,6 +42,7 @@ from kestrel_lab.runtime.agent.touched_files import TouchedFiles
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.approvals.preview import (
     code_context,
+    decided_without_dry_run,
     end_dry_run,
     versions_of,
     with_dry_run,
@@ -125,7 +126,7 @@ async def run_requests(
         record,
         *((ctx.nested,) if ctx.nested is not None else ()),
         *ctx.given.usual["middleware"],
-        Approval(approvals.decide),
+        Approval(partial(decided_without_dry_run, approvals.decide, ctx)),
         *((order,) if order.matters else ()),
         *(
             (Approval(approvals.confirm),)

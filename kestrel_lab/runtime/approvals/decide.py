@@ -17,7 +17,7 @@ from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.permissions.command_patterns import offered_pattern
 from kestrel_lab.permissions.policy import Ruling
-from kestrel_lab.runtime.approvals.preview import dry_run_of, end_dry_run, preview_of
+from kestrel_lab.runtime.approvals.preview import allowed_by_preview, dry_run_of, preview_of
 from kestrel_lab.runtime.approvals.scope import decision_applies, decision_binding, is_allowed_for_run
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import question_with_notes
@@ -86,13 +86,6 @@ class RunApprovals:
 
         Raises `ApprovalRequired` if a decision is needed and there is no approver.
         """
-        try:
-            return await self._decide(call)
-        finally:
-            # Decided without it, a preview that is still made is of no use.
-            await end_dry_run(call, self.ctx)
-
-    async def _decide(self, call: Call) -> ApprovalGiven | None:
         state = self.ctx.state
         unknown = call.attempt > 1 and call.effect not in REPEATABLE
         question = f"{call.id}#{call.attempt}" if unknown else call.id
@@ -464,12 +457,12 @@ class RunApprovals:
             )
         ctx.clock.hold()
         try:
-            given = await self._first_answer(asked)
+            given = await self._first_answer(asked, call)
         finally:
             ctx.clock.release()
         return self._go_on(given)
 
-    async def _first_answer(self, asked: ApprovalAsked) -> ApprovalGiven:
+    async def _first_answer(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven:
         """Race the approver, `answer` and the log; record what is not recorded yet."""
         ctx, question = self.ctx, asked.question
         began = time.perf_counter()
@@ -479,12 +472,13 @@ class RunApprovals:
             wait_until(ctx.services.store.path, lambda: ctx.services.store.decision(ctx.run_id, question))
         )
         person = asyncio.create_task(self._ask_person(asked))
-        racers: tuple[asyncio.Future[Any], ...] = (here, elsewhere, person)
+        preview = asyncio.create_task(allowed_by_preview(asked, call, ctx, self._contained))
+        racers: tuple[asyncio.Future[Any], ...] = (here, elsewhere, person, preview)
         try:
             done, _ = await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
             if elsewhere in done:
                 return _adopt(ctx, elsewhere.result())
-            first = here if here in done else person
+            first = next(racer for racer in (here, person, preview) if racer in done)
             if first.cancelled():
                 ctx.break_off()
             given = replace(
@@ -495,7 +489,7 @@ class RunApprovals:
             del self._answers[question]
             for racer in racers:
                 racer.cancel()
-            await asyncio.gather(elsewhere, person, return_exceptions=True)
+            await asyncio.gather(elsewhere, person, preview, return_exceptions=True)
 
     async def _ask_person(self, asked: ApprovalAsked) -> ApprovalGiven:
         """Ask until the answer can be used: edited arguments must fit the tool.

@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from kestrel_lab.core.calls import IN_KERNEL, Call, Danger
+from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Danger
 from kestrel_lab.core.errors import ConflictError, error_text
-from kestrel_lab.core.events.union import CellsChanged, KernelChanged, KernelPreviewed
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    CellsChanged,
+    KernelChanged,
+    KernelPreviewed,
+)
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.runtime.context.run_context import RunContext, in_notebook
@@ -119,6 +126,47 @@ async def with_dry_run(call: Call, ctx: RunContext, until: float) -> Call:
         return replace(call, danger=Danger.HIGH, sandbox=IN_KERNEL)
     found = work.result()
     return call if found is None else replace(call, danger=found.danger, sandbox=found.sandbox)
+
+
+async def allowed_by_preview(
+    asked: ApprovalAsked,
+    call: Call,
+    ctx: RunContext,
+    contained: Callable[[Call], tuple[dict[str, Json], Any]],
+) -> ApprovalGiven:
+    """Wait for a preview that makes the question needless, which may be for ever: nothing but plain values
+    came of the code, the policy lets that go on, and containment has nothing against it.
+    """
+    work = ctx.dry_runs.get(call.id)
+    if work is not None:
+        # Of one that fails the card says so, and the person decides.
+        await asyncio.wait({work})
+    ended = work is not None and not work.cancelled() and work.exception() is None
+    found = work.result() if work is not None and ended and asked.why == "danger" else None
+    if found is not None and found.sandbox == PREVIEWED:
+        now = replace(call, danger=found.danger, sandbox=found.sandbox)
+        ruling = ctx.given.policy.ruling(now)
+        if ruling.verdict == "allow" and not contained(now)[0]:
+            return ApprovalGiven(
+                call=call.id,
+                granted=True,
+                by=ruling.by,
+                how=ruling.how,
+                sandbox=PREVIEWED,
+                danger=found.danger.name,
+            )
+    needed: asyncio.Future[ApprovalGiven] = asyncio.get_running_loop().create_future()
+    return await needed
+
+
+async def decided_without_dry_run(
+    decide: Callable[[Call], Awaitable[ApprovalGiven | None]], ctx: RunContext, call: Call
+) -> ApprovalGiven | None:
+    """Return what `decide` says; a dry run that is still at work then is of no use, and ends."""
+    try:
+        return await decide(call)
+    finally:
+        await end_dry_run(call, ctx)
 
 
 async def end_dry_run(call: Call, ctx: RunContext) -> None:

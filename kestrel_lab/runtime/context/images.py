@@ -15,6 +15,7 @@ from kestrel_lab.core.events.union import Event, RunStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import IMAGE_BYTES, IMAGE_TYPES, ImagePart, Message
 from kestrel_lab.eventlog.conversation import read_images
+from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.tools.files.workspace import Workspace
 
@@ -104,17 +105,17 @@ def _load_images(message: Message, store: SessionStore) -> Message:
     return replace(message, text=text, images=loaded)
 
 
-def image_address(image: ImagePart, store: SessionStore) -> str:
+def image_address(image: ImagePart, results: ResultStore) -> str:
     """Return a kept image as a `data:` address; empty for what is gone or no image."""
-    path = store.results.path(image.blob)
+    path = results.path(image.blob)
     data = "" if path is None else path.read_text(encoding="ascii")
     known = image.media_type in IMAGE_TYPES and _BASE64.fullmatch(data)
     return f"data:{image.media_type};base64,{data}" if known else ""
 
 
-def image_reader(store: SessionStore) -> Callable[[Mapping[str, Json]], str]:
+def image_reader(results: ResultStore) -> Callable[[Mapping[str, Json]], str]:
     """Return what makes the address of an image of an event."""
-    return lambda image: image_address(read_images([dict(image)])[0], store)
+    return lambda image: image_address(read_images([dict(image)])[0], results)
 
 
 def images_html(events: Iterable[Event], store: SessionStore, most: int = 2_000_000) -> str:
@@ -126,7 +127,7 @@ def images_html(events: Iterable[Event], store: SessionStore, most: int = 2_000_
     ]
     shown, left_out = list[str](), 0
     for image in dict.fromkeys(named):
-        if not (address := image_address(image, store)):
+        if not (address := image_address(image, store.results)):
             continue
         if len(address) > most:
             left_out += 1

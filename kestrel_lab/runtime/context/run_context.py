@@ -133,8 +133,8 @@ class RunContext:
     """Whose words its models have read."""
     allowance: Allowance = field(init=False)
     clock: WorkClock = field(init=False)
+    # By call, dry runs that were still at work when the question was asked.
     dry_runs: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
-    """By call, dry runs that were still at work when the question was asked."""
     alone: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the one call, of all steps, that may change what others of its kind change too."""
     cancelled: bool = False

@@ -130,6 +130,8 @@ async def preview_code(live: LiveKernel, code: str, ctx: ToolContext) -> DryRun:
                 refused=list(preview.refused),
                 error=preview.error,
                 adoptable=preview.adoptable,
+                danger=preview.danger.name,
+                sandbox=preview.sandbox,
                 text=ctx.redactor.text(preview.text),
             ),
             preview.images,

@@ -22,12 +22,17 @@ class FactsView:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        facts, lines = self.rows(), list[str]()
-        wide = max((len(name) for name, _ in facts), default=0)
-        for name, value in facts:
-            first, *rest = wrap(sanitize_text(value), _WIDTH) or [""]
-            lines += [f"{name:<{wide}}  {first}".rstrip(), *(f"{'':<{wide}}  {line}" for line in rest)]
-        return "\n".join(lines)
+        return facts_text(self.rows())
 
     def _repr_html_(self) -> str:
         return table_html(("", ""), self.rows())
+
+
+def facts_text(facts: Sequence[tuple[str, str]]) -> str:
+    """Return names and values below each other, long values in several lines."""
+    lines: list[str] = []
+    wide = max((len(name) for name, _ in facts), default=0)
+    for name, value in facts:
+        first, *rest = wrap(sanitize_text(value), _WIDTH) or [""]
+        lines += [f"{name:<{wide}}  {first}".rstrip(), *(f"{'':<{wide}}  {line}" for line in rest)]
+    return "\n".join(lines)

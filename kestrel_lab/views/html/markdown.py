@@ -17,6 +17,7 @@ from xml.etree.ElementTree import ParseError, fromstring
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.language.numbers import NUMBER
+from kestrel_lab.views.formatting import CODE_ARGS
 from kestrel_lab.views.rows import Change, TextRow
 
 if TYPE_CHECKING:
@@ -211,6 +212,10 @@ class RenderedChanges:
             grown = cast("TextRow", self._view.rows[name]).text
             settled, tail = self._growing.setdefault(name, GrowingText()).grown(grown)
             return {**change, "settled": settled, "tail": tail}
+        if change["op"] == "ask" and change.get("args"):
+            pairs = cast("list[list[str]]", change["args"])
+            codes = {arg: code_html(CODE_ARGS[arg], text) for arg, text in pairs if arg in CODE_ARGS}
+            return {**change, "codes": cast("Json", codes)}
         if change.get("code"):
             language, code = cast("list[str]", change["code"])
             return {**change, "code_html": code_html(language, code)}

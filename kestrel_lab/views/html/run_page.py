@@ -122,7 +122,7 @@ def _in_parts(view: RunView) -> tuple[list[Row], list[Row], list[str]]:
 def _facts(view: RunView) -> list[str]:
     """Return how long the run worked, which leaves out waiting for a person, and what it cost."""
     head, usage = view.head, view.meter.usage
-    seconds = head.worked or (head.ended - head.started if head.started > 0 else 0.0)
+    seconds = view.meter.working_s or (head.ended - head.started if head.started > 0 else 0.0)
     took = [format_duration(seconds)] if head.ended > 0 and seconds > 0 and view.timed else []
     return [*took, *([f"${usage.cost_usd:.4f}"] if usage.cost_usd else [])]
 
@@ -137,8 +137,8 @@ def _count_calls(rows: list[Row]) -> str:
 
 def _with_figures(html: str, view: RunView, room: int | None) -> str:
     """Put the figures in their places; no text of the page, which is escaped, can look like a place."""
-    for row in view.rows.values():
-        for place, address in enumerate(row.figures if isinstance(row, CallRow) else ()):
+    for row in (one for one in view.rows.values() if isinstance(one, CallRow)):
+        for place, address in enumerate(row.figures):
             style = f'style="max-width:100%;max-height:30em" src="{address}"'
             image = f'<img alt="Figure of {escape(row.tool)}" {style}>'
             if room is not None and (room := room - len(address)) < 0:

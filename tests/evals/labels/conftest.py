@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from greetings import suite
-from kestrel_lab.runtime.session import Session
 
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stored_trials import stored_trials
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 
 
@@ -17,7 +17,7 @@ from kestrel_lab.testing import ScriptedModel
 def _ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with twelve trials."""
     home = tmp_path_factory.mktemp("labels") / "home"
-    session = Session(home, env={})
+    session = Lab(home, env={})
     asyncio.run(run_suite(session, suite(12), configs={"c": ScriptedModel(["hello"])}))
     session.close()
     return home
@@ -27,13 +27,13 @@ def _ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def session(_ran: Path, tmp_path: Path):
     """A session in a copy of that home."""
     shutil.copytree(_ran, tmp_path / "home")
-    made = Session(tmp_path / "home", env={})
+    made = Lab(tmp_path / "home", env={})
     yield made
     made.close()
 
 
 @pytest.fixture
-def runs(session: Session) -> list[str]:
+def runs(session: Lab) -> list[str]:
     """The runs of the trials, in the order of the scenarios."""
     rows = sorted(stored_trials(session.store), key=lambda row: int(row.scenario[1:]))
     return [row.run for row in rows]

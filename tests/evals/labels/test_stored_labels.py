@@ -4,17 +4,17 @@ rubrics.
 
 import pytest
 from greetings import RUBRIC
-from kestrel_lab.runtime.session import Session
 
+from kestrel_lab.checks.llm_judge import hash_rubric
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import TrialLabelled
 from kestrel_lab.evals.labels.stored_labels import (
-    hash_rubric,
     labels_of,
     record_label,
     stored_labels,
     undo_label,
 )
+from kestrel_lab.lab import Lab
 
 
 def said(value, who="ada", **more):
@@ -28,7 +28,7 @@ def test_a_label_is_an_event_of_an_ended_run(session, runs):
     and the log is whole.
     """
     made = record_label(session.store, runs[0], said(1, note="  by name "))
-    other = Session(session.home, env={})
+    other = Lab(session.home, env={})
     try:
         assert stored_labels(other.store, "demo") == [made]
         assert (made.said.note, made.said.rubric_hash) == ("by name", hash_rubric(RUBRIC))
@@ -92,7 +92,7 @@ def test_probabilities_of_several_draws_can_be_compared(session, runs):
         ({"probability": 0.0}, "above 0"),
         ({"probability": float("nan")}, "above 0"),
         ({"who": " "}, "name of the person"),
-        ({"rubric": " "}, "needs a rubric"),
+        ({"rubric": " "}, "has no words"),
     ],
 )
 def test_a_wrong_label_is_refused(session, runs, wrong, what):

@@ -20,7 +20,7 @@ from kestrel_lab.evals.reports.page_data import Trials
 from kestrel_lab.evals.reports.suite_page import write_page, write_suite_page
 from kestrel_lab.evals.stored.view_server import serving_view
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 
 pytest.importorskip("playwright.sync_api")
@@ -69,9 +69,9 @@ def trials(*configs: str) -> list[EvalRow]:
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A session with one real run, of which transcripts are shown."""
-    opened = Session(
+    opened = Lab(
         tmp_path_factory.mktemp("home"),
         model=ScriptedModel([[("tree", {})], f"It is 41. {EVIL}"]),
         env={},
@@ -81,7 +81,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 @pytest.fixture(scope="module")
-def real_run(session: Session, tmp_path_factory: pytest.TempPathFactory) -> str:
+def real_run(session: Lab, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The id of a run in the log, with a call and an answer."""
     place = tmp_path_factory.mktemp("work")
     (place / f"{EVIL[9:30].replace('/', '')}.txt").touch()
@@ -135,7 +135,7 @@ def opened(page: Page, path: Path) -> Page:
 
 
 @pytest.fixture(scope="module")
-def written(session: Session, real_run: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(session: Lab, real_run: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a suite of three configurations, one trial of which has a transcript."""
     rows = trials("good", "fair", f"poor {EVIL}")
     rows[4] = a_trial("s0", "fair", 2, False, f"It is 41. {EVIL}", run=real_run)
@@ -253,7 +253,7 @@ def test_the_print_has_all_rows_and_no_controls(page: Page, written: Path) -> No
 
 
 def test_a_comparison_opens_with_its_verdict_and_both_answers(
-    page: Page, session: Session, tmp_path: Path
+    page: Page, session: Lab, tmp_path: Path
 ) -> None:
     """What changed most comes first, and a click shows base and head beside each other."""
     before, after = (
@@ -279,7 +279,7 @@ def test_a_comparison_opens_with_its_verdict_and_both_answers(
     expect(page.locator(".count")).to_contain_text("scenarios of 12")
 
 
-def test_a_page_with_a_folder_reads_its_blocks(page: Page, session: Session, tmp_path: Path) -> None:
+def test_a_page_with_a_folder_reads_its_blocks(page: Page, session: Lab, tmp_path: Path) -> None:
     """From a disk, without a server; a folder that was left behind is named."""
     rows = trials("good", "fair")
     found = Trials(name="demo", rows=rows, stores=[session.store])
@@ -292,7 +292,7 @@ def test_a_page_with_a_folder_reads_its_blocks(page: Page, session: Session, tmp
 
 
 @pytest.mark.long
-def test_ten_thousand_trials_open_at_once(page: Page, session: Session, tmp_path: Path) -> None:
+def test_ten_thousand_trials_open_at_once(page: Page, session: Lab, tmp_path: Path) -> None:
     """The page of 10,000 trials has less than 20 MB and is shown in no more than four times what one of 36
     takes, and a second of its own.
     """
@@ -317,7 +317,7 @@ def test_ten_thousand_trials_open_at_once(page: Page, session: Session, tmp_path
 
 
 @pytest.fixture
-def served(session: Session) -> Iterator[str]:
+def served(session: Lab) -> Iterator[str]:
     """The link of a server over the session's log."""
     ready, found = threading.Event(), dict[str, Any]()
 
@@ -335,7 +335,7 @@ def served(session: Session) -> Iterator[str]:
     thread.join(PATIENCE_S)
 
 
-def test_stored_suites_are_viewed_live(page: Page, session: Session, served: str, real_run: str) -> None:
+def test_stored_suites_are_viewed_live(page: Page, session: Lab, served: str, real_run: str) -> None:
     """The list of eval runs leads to the page of each; a trial that ends is shown without a reload, and what
     was opened stays open.
     """

@@ -43,6 +43,20 @@ def test_a_row_per_value(by: str, groups: list[str]) -> None:
     assert axes.get_title() == f"Wall time by {by}"
 
 
+def test_many_numbers_are_drawn_in_ranges() -> None:
+    """A column of many numbers has five rows with equally many trials, the highest value in the last one."""
+    (axes,) = made(40).plot(by="time").axes
+    assert sorted(
+        (label.get_text() for label in axes.get_yticklabels()), key=lambda text: float(text.split()[0])
+    ) == [
+        "1 to 9",
+        "9 to 17",
+        "17 to 25",
+        "25 to 33",
+        "33 to 40",
+    ]
+
+
 def test_what_cannot_be_drawn_is_said() -> None:
     """A column that is not there, with the nearest name, and one of too many values."""
     with pytest.raises(UsageError, match=r"no column 'scenaro'.*did you mean 'scenario'"):

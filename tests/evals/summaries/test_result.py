@@ -2,12 +2,15 @@
 
 import asyncio
 import re
+from time import process_time
 
 import pytest
+from made_rows import row, suite
 from result_pages import page_details, page_index
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.calls import Usage
+from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.summaries.result_table import summarise_configurations
@@ -119,3 +122,56 @@ def test_the_plot_names_every_configuration(result):
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels == [r"good \$1 (scripted)", "cheap (scripted)", "bad (scripted)", "free (scripted)"]
     assert "(1 without known price)" in figure.axes[1].get_xlabel()
+
+
+def test_the_frame_begins_with_the_verdict_and_why(result):
+    """What is read first stands first, and `why` says what was expected and what was found."""
+    frame = result.frame
+    assert list(frame.columns[:7]) == [
+        *("passed", "why", "scenario", "config", "epoch", "cost_estimate", "wall_time")
+    ]
+    assert (frame["passed"].sum(), frame["passed"].mean()) == (30, 0.75)
+    assert set(frame.loc[frame["passed"], "why"]) == {""}
+    failed = frame.loc[~frame["passed"], "why"].iloc[0]
+    assert failed == f"expected: answer contains '42'; found: missing '42'; answered 'no idea {EVIL}'"
+
+
+def test_a_failure_at_a_limit_says_both():
+    """How the run ended comes first, then the checks that failed; a trial that broke has its reason."""
+    failed = {"check": "a used", "passed": False, "value": 0.0, "reason": "no tool was"}
+    ended = row("s", "fail", reason="cut off; a used: no tool was")
+    ended.result["scores"] = [failed, {**failed, "check": "b", "passed": True}]
+    assert ended.why == "cut off; expected: a used; found: no tool was"
+    limit = row("s", "fail", reason="the limit of 3 model turns is reached")
+    assert limit.why == "the limit of 3 model turns is reached"
+    assert (row("s", "error", reason="gone").why, row("s", "pass", reason="cut off").why) == ("gone", "")
+
+
+def test_a_result_of_12_000_trials_is_shown_at_once():
+    """Its first display takes a tenth of a second on the machine of the figures; on a busy one, less than three."""
+    trials = [row(f"s{n}", "pass", config=config) for n in range(4_000) for config in ("a", "b", "c")]
+
+    def took():
+        made = EvalResult(suite=suite(), rows=tuple(trials), store=None)
+        began = process_time()
+        made._repr_html_()
+        return process_time() - began
+
+    assert min(took() for _ in range(3)) < 0.3
+
+
+def test_the_table_leaves_out_what_says_nothing(result):
+    """Columns in which every configuration has nothing are not shown; those of the summary are all there."""
+    assert result.table()[0] == [
+        *(
+            "configuration",
+            "model",
+            "success (95 %)",
+            "trials",
+            "wall s",
+            "tokens",
+            "cost per trial",
+            "Pareto front",
+        )
+    ]
+    assert {"errors", "tool_calls", "cache_hits"} <= set(result.summary().columns)

@@ -68,3 +68,11 @@ def test_failures_are_told_with_reasons_the_best_configuration_first():
     assert cells[1] == ["s0", "worst", "slept"]
     assert cells[-1][0] == "and 2 more"
     assert not any("broken" in cell[0] for cell in cells)
+
+
+def test_failures_say_what_was_expected_and_found_and_how_often():
+    """The check that failed in words, and of a scenario tried several times how often it passed."""
+    failed = {"check": "answer equals '4'", "passed": False, "value": 0.0, "reason": "answered '5'"}
+    rows = [row("sum", "fail" if epoch == 2 else "pass", epoch=epoch) for epoch in (1, 2, 3)]
+    rows[1].result["scores"] = [failed]
+    assert failed_table(rows) == [["sum", "c (2 of 3)", "expected: answer equals '4'; found: answered '5'"]]

@@ -144,7 +144,7 @@ def test_rules_of_a_session_hold_for_all_its_runs(session: Lab, workspace: Path)
         rules=[{"tool": "command", "verdict": "deny", "command": "git status"}],
     )
     done = run(strict, workspace, "git status", "git diff", approve="deny")
-    assert [one[:2] for one in decisions(done)] == [(False, "rule 1 of the rules given")]
+    assert [one[:2] for one in decisions(done)] == [(False, "rule 1 of Lab(rules=…)")]
     assert len(leaves(done)) == 1
     strict.close()
 

@@ -30,7 +30,7 @@ from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import GatheredContext, Source
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime import launcher as launcher_module
+from kestrel_lab.runtime import start as start_module
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.supervision.failure_kinds import RetryBudget
 from kestrel_lab.testing import FixedGatherer, ListMemory, ScriptedModel
@@ -343,7 +343,7 @@ def test_going_on_too_early_would_be_seen(lab: Lab, house: Path, monkeypatch: py
     """
     failed = orchestrated(lab, house, Mind(before=failing("judge")))
     early = next(record.seq for record in failed.records() if isinstance(record.event, StepFinished))
-    monkeypatch.setattr(launcher_module, "resume_point", lambda _: (early, "bootstrap"))
+    monkeypatch.setattr(start_module, "resume_point", lambda _: (early, "bootstrap"))
     mind = Mind()
     asyncio.run(lab.resume(failed.id, model=mind.model))
     assert mind.asked == ["plan", "read", "read", "write", "judge", "notes"]

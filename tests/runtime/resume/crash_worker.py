@@ -35,7 +35,7 @@ from kestrel_lab.eventlog.connection import connect_log
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.eventlog.writer import Append, Execute, Writer
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime import launcher as launching_module
+from kestrel_lab.runtime import start as start_module
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 
 
@@ -162,7 +162,7 @@ def work(folder: Path, mutant: str, point: int, how: int) -> None:
         return effects.exists() and line in effects.read_text().splitlines()
 
     if mutant == "repeat":
-        vars(launching_module)["RunApprovals"] = RepeatingApprovals
+        vars(start_module)["RunApprovals"] = RepeatingApprovals
     session = Lab(folder / "home", env={}, tools=reference.tools(effect), checkpoint_every=2)
     session.store.close()
     session.store = NotingStore(folder / "home" / "kestrel.db", folder / "acks", points)

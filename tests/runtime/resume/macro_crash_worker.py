@@ -13,7 +13,7 @@ from reference import HonestPerson
 sys.path.append(str(Path(__file__).parents[1] / "agent"))
 from test_macro_runs import TURNS, with_deploy  # the path above has to be set first
 
-from kestrel_lab.runtime import launcher as launching_module
+from kestrel_lab.runtime import start as start_module
 from kestrel_lab.testing import ScriptedModel
 
 
@@ -31,7 +31,7 @@ def work(folder: Path, mutant: str, point: int, how: int) -> None:
         return effects.exists() and line in effects.read_text().splitlines()
 
     if mutant == "repeat":
-        vars(launching_module)["RunApprovals"] = RepeatingApprovals
+        vars(start_module)["RunApprovals"] = RepeatingApprovals
     session = with_deploy(folder / "home", folder, effect)
     session.store.close()
     session.store = NotingStore(folder / "home" / "kestrel.db", folder / "acks", points)

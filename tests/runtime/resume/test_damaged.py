@@ -15,7 +15,7 @@ from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime import launcher as launcher_module
+from kestrel_lab.runtime import start as start_module
 from kestrel_lab.runtime.run import Run
 
 
@@ -136,7 +136,7 @@ def test_trusting_a_snapshot_is_caught(
     def trusting(store: SessionStore, run: str) -> None:
         assert store.checkpoints(run)
 
-    monkeypatch.setattr(launcher_module, "check_whole", trusting)
+    monkeypatch.setattr(start_module, "check_whole", trusting)
     session = Lab(home, env={}, tools=tools(effects.append))
 
     def go_on() -> Run:

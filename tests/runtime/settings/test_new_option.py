@@ -33,7 +33,7 @@ CHANGES = {
         ROW,
     ),
     "runtime/start.py": (
-        "    met = session_time(ports.now())\n",
+        "    met = session_time(given.ports.now())\n",
         "    tone = options.get('tone') or usual['tone']\n"
         "    options = {**options, 'instructions': f'Tone: {tone}.'}\n",
     ),

@@ -176,7 +176,7 @@ function showPage(root, source, options = {}) {
         verdictOf(data), why,
         ...data.warnings.map(text => make("p", "warning", text))),
       ...(plots.length && plots[0].rows.length ? [make("div", "first", figureOf(plots[0]))] : []),
-      make("div", "folds", more, ...tables, ...(data.notes.length ? [folded("How the trials were made", ...data.notes.map(text => make("p", "note", text)))] : [])));
+      make("div", "folds", ...tables, more, ...(data.notes.length ? [folded("How the trials were made", ...data.notes.map(text => make("p", "note", text)))] : [])));
     for (const one of lead.querySelectorAll("details")) one.open = open.has(one.firstChild.textContent);
   }
 

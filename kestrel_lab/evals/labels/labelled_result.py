@@ -1,0 +1,59 @@
+"""What people and judges say of the trials of a result at hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kestrel_lab.core.protocols import Model, Reporter
+from kestrel_lab.evals.labels.judge_measures import JudgeReport, ask_and_measure
+from kestrel_lab.evals.labels.label_queue import Labelling, begin_labelling
+from kestrel_lab.evals.labels.label_report import LabelReport, label_report
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.eventlog.store import SessionStore
+
+
+class LabelledResult:
+    """Base of a result whose trials can be labelled and judged."""
+
+    __slots__ = ()
+
+    suite: Suite
+    rows: tuple[EvalRow, ...]
+    store: SessionStore
+
+    def label(self, **how: Any) -> Labelling:
+        """Draw trials of this result to be labelled by keys, in a notebook in a box below the cell.
+
+        `who` labels, `number` trials, `seed` of the draw, `rubric`, `active` are those of
+        `lab.evals.label`. Broken trials are left out.
+        """
+        return begin_labelling(self.store, self.suite, self.rows, **how)
+
+    def labels(self) -> LabelReport:
+        """Return the labels of the suite, with the agreement of people and of each with themselves."""
+        return label_report(self.store, self.suite.name, {row.run: row.scenario for row in self.rows})
+
+    async def judge(
+        self,
+        *judges: Model,
+        rubric: str = "",
+        rounds: int = 1,
+        swap: bool = False,
+        labelled: bool = False,
+        reporter: Reporter | None = None,
+    ) -> JudgeReport:
+        """Ask these judges about the trials, and measure all judges of them by labels: see
+        `lab.evals.judge`, which takes names of models, too.
+        """
+        return await ask_and_measure(
+            self.store,
+            self.suite,
+            self.rows,
+            judges,
+            rubric=rubric,
+            rounds=rounds,
+            swap=swap,
+            labelled=labelled,
+            reporter=reporter,
+        )

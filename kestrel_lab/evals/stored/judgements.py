@@ -1,0 +1,144 @@
+"""Labels and judges of the stored trials of a suite: what people say, and how far a model judge agrees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Unpack
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.protocols import Model, Reporter
+from kestrel_lab.evals.labels.judge_measures import JudgeReport, ask_and_measure
+from kestrel_lab.evals.labels.label_csv import import_labels, labels_csv, no_labels
+from kestrel_lab.evals.labels.label_queue import LABELLED, Labelling, begin_labelling
+from kestrel_lab.evals.labels.label_report import LabelReport, label_report
+from kestrel_lab.evals.labels.stored_labels import stored_labels
+from kestrel_lab.evals.options import Selection
+from kestrel_lab.evals.stored.rescore import is_selected, stored_rows
+from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.runtime.options import takes_options
+from kestrel_lab.runtime.services import Services
+from kestrel_lab.runtime.sync import blocking_twin
+
+
+class Judging:
+    """Labels and judges of suites."""
+
+    _lab: Services
+
+    @takes_options(Selection)
+    def label(
+        self,
+        suite: str | Path | Suite,
+        *,
+        who: str = "",
+        number: int = LABELLED,
+        seed: int = 0,
+        rubric: str = "",
+        active: bool | None = None,
+        commit: str | None = None,
+        **parts: Unpack[Selection],
+    ) -> Labelling:
+        """Draw `number` of a suite's newest stored trials to be labelled by `who`, the user by default.
+
+        `give(run, value)` labels `next()`, `undo()` takes the newest label back; in a notebook
+        `EvalResult.label` shows a box with keys, in a terminal `kestrel eval label`. With `active`, by
+        default where there are verdicts of judges, trials are likelier where judges are unsure; none has
+        probability 0. Raises `UsageError` when no trials are stored.
+        """
+        loaded = self._loaded(suite)
+        rows = self._rows(loaded, commit, parts)
+        return begin_labelling(
+            self._lab.store, loaded, rows, who=who, number=number, seed=seed, rubric=rubric, active=active
+        )
+
+    def labels(self, suite: str | Path | Suite) -> LabelReport:
+        """Return the labels of a suite with the agreement of people, and of each with themselves; `.frame`
+        has a row per label.
+
+        A suite whose file is gone is named by its name. Raises `UsageError` where nothing is labelled.
+        """
+        name, store = self._name(suite), self._lab.store
+        if not stored_labels(store, name):
+            raise UsageError(no_labels(store, name))
+        return label_report(store, name, {row.run: row.scenario for row in stored_trials(store, suite=name)})
+
+    def write_labels(self, suite: str | Path | Suite, path: str | Path) -> Path:
+        """Write the labels of a suite as CSV, from which `read_labels` makes the same ones."""
+        text, target = labels_csv(self._lab.store, self._name(suite)), Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8", newline="")
+        return target
+
+    def read_labels(self, suite: str | Path | Suite, path: str | Path) -> tuple[int, int]:
+        """Record the labels of a CSV file; returns how many were new and how many were there.
+
+        Raises `UsageError` that names the rows, and records nothing, for unknown trials and for rows that are
+        there twice or contradict others.
+        """
+        store, name = self._lab.store, self._name(suite)
+        return import_labels(store, name, Path(path), (row.run for row in stored_trials(store, suite=name)))
+
+    @takes_options(Selection)
+    async def judge(
+        self,
+        suite: str | Path | Suite,
+        *models: str | Model,
+        rubric: str = "",
+        rounds: int = 1,
+        swap: bool = False,
+        labelled: bool = False,
+        commit: str | None = None,
+        reporter: Reporter | None = None,
+        **parts: Unpack[Selection],
+    ) -> JudgeReport:
+        """Ask model judges about a suite's newest stored trials, and measure all of its judges by its labels.
+
+        Without `models` nothing is asked: verdicts in the log are measured, those of `graded` checks among
+        them. With `rounds` each is asked again, with `swap` once more in the reverse order, with `labelled`
+        about labelled trials only. The rubric is that of the labels unless another one is given. Raises
+        `UsageError` when no trials are stored, and `CheckError` for a judge that never gives a verdict.
+        """
+        loaded = self._loaded(suite)
+        rows = self._rows(loaded, commit, parts)
+        graders = [self._lab.registry.resolve_model(one) if isinstance(one, str) else one for one in models]
+        return await ask_and_measure(
+            self._lab.store,
+            loaded,
+            rows,
+            graders,
+            rubric=rubric,
+            rounds=rounds,
+            swap=swap,
+            labelled=labelled,
+            reporter=reporter,
+        )
+
+    judge_sync = blocking_twin(judge)
+
+    def _rows(self, suite: Suite, commit: str | None, parts: Selection) -> list[EvalRow]:
+        return [*filter(is_selected(suite, parts), stored_rows(self._lab, suite, commit))]
+
+    def _loaded(self, suite: str | Path | Suite) -> Suite:
+        """Load a suite; of one whose file is gone, say what is left of it."""
+        if isinstance(suite, Suite):
+            return suite
+        if ":" not in str(suite) and not Path(suite).exists():
+            name = self._name(suite)
+            left = len(stored_labels(self._lab.store, name))
+            more = (
+                f"; {left} labels of suite {name!r} are in the log, and kestrel eval label {name} --csv FILE "
+                "writes them"
+                if left
+                else ""
+            )
+            raise UsageError(f"there is no suite file {str(suite)!r}{more}")
+        return load_suite(suite)
+
+    def _name(self, suite: str | Path | Suite) -> str:
+        """Return the name under which trials of a suite are stored."""
+        if isinstance(suite, Suite):
+            return suite.name
+        exists = ":" in str(suite) or Path(suite).exists()
+        return load_suite(suite).name if exists else Path(suite).stem
