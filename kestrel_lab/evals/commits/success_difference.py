@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.evals.gate_bounds import SUCCESS, format_metric
-from kestrel_lab.evals.stats.corrected import (
+from kestrel_lab.evals.stats.difference import Difference, Question, detectable_mean, judge_all
+from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, t_test
+from kestrel_lab.evals.stats.label_correction import (
     ENOUGH_LABELS,
     JudgedSample,
     corrected_difference,
     corrected_rate,
 )
-from kestrel_lab.evals.stats.difference import Difference, Question, detectable_mean, judge_all
-from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, t_test
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import enough_labels, is_judged, sample_of
 

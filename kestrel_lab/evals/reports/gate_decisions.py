@@ -16,7 +16,6 @@ from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, format_metric, is_share
 from kestrel_lab.evals.reports.gate_needs import undecided_change, undecided_reason
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
 from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_table
-from kestrel_lab.evals.stats.corrected import ENOUGH_LABELS, corrected_rate
 from kestrel_lab.evals.stats.difference import BY_CONSTRUCTION, Difference
 from kestrel_lab.evals.stats.intervals_and_tests import (
     ALPHA,
@@ -25,6 +24,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
     group_by_cluster,
     share_of,
 )
+from kestrel_lab.evals.stats.label_correction import ENOUGH_LABELS, corrected_rate
 from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite

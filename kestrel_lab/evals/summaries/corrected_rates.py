@@ -8,8 +8,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kestrel_lab.evals.labels.stored_labels import TrialLabel, labels_of
-from kestrel_lab.evals.stats.corrected import ENOUGH_LABELS, CorrectedRate, JudgedSample, corrected_rate
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING
+from kestrel_lab.evals.stats.label_correction import (
+    ENOUGH_LABELS,
+    CorrectedRate,
+    JudgedSample,
+    corrected_rate,
+)
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.eventlog.store import SessionStore
 

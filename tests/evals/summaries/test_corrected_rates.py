@@ -9,7 +9,7 @@ from made_rows import row, suite
 from kestrel_lab.evals.commits.comparison import Comparison, Side, compare_rows
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.reports.gate_decisions import decide_gates
-from kestrel_lab.evals.stats.corrected import corrected_rate
+from kestrel_lab.evals.stats.label_correction import corrected_rate
 from kestrel_lab.evals.summaries.corrected_rates import corrected_text, sample_of_records
 from kestrel_lab.evals.summaries.result_table import (
     summarise_configurations,
