@@ -58,7 +58,7 @@ class Trials:
     """As the suite declares them; without its file their goals are read from the logs."""
     columns: Sequence[str] = ()
     """Configurations in their order; others follow them."""
-    pairs: Sequence[tuple[str, str]] = ()
+    pairs: Sequence[tuple[str, ...]] = ()
     """Columns that are base and head of a comparison."""
 
     def index(self, title: str, **more: Json) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def trials_of(
     rows: Sequence[EvalRow],
     *stores: SessionStore,
     columns: Sequence[str] = (),
-    pairs: Sequence[tuple[str, str]] = (),
+    pairs: Sequence[tuple[str, ...]] = (),
 ) -> Trials:
     """Return the trials of a suite in its order of scenarios, and of configurations unless `columns` says
     another one.
@@ -74,7 +74,7 @@ def write_suite_page(
     for _ in lacking.noting(rows):
         pass
     missed = missed_table(suite, lacking, store)
-    tables = [gate_table(gates)] if gates else []
+    tables: list[Json] = [gate_table(gates)] if gates else []
     if missed:
         shown = (
             f", the first {_MISSED} of {len(missed):,}: EvalResult.recall()" if len(missed) > _MISSED else ""

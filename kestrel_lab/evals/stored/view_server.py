@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
-from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.json_types import dumps
 from kestrel_lab.evals.execution.eval_run import EvalRun, eval_run_of, is_going_on
 from kestrel_lab.evals.reports.page_data import Trials
 from kestrel_lab.evals.reports.suite_page import WEB, trials_of
@@ -103,7 +103,7 @@ class StoredPages:
 def view_app(pages: StoredPages, *, token: str, port: int) -> ASGIApp:
     """Return the application, for a server that listens on `port` of this machine only."""
 
-    def answer(found: Json) -> Response:
+    def answer(found: dict[str, Any] | list[dict[str, Any]] | None) -> Response:
         return (
             Response(status_code=204)
             if found is None

@@ -314,6 +314,12 @@ def test_ten_thousand_trials_open_at_once(page: Page, session: Lab, tmp_path: Pa
             took.append(page.evaluate("performance.getEntriesByName('kestrel-shown')[0].startTime"))
         sizes[scenarios] = min(took)
     assert sizes[834] < 4 * sizes[3] + 1000, json.dumps(sizes)
+    drawn = page.locator(".matrix tbody tr")
+    assert drawn.count() < 200  # the others are drawn as they come into sight
+    page.locator(".matrix [data-at]").first.focus()
+    for _ in range(25):
+        page.keyboard.press("PageDown")
+    assert page.evaluate("document.activeElement.parentNode.rowIndex") == 251
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ const percent = x => `${Math.round(100 * x)} %`;
 const SCENARIO = 0, COLUMN = 1, EPOCH = 2, OUTCOME = 3, RUN = 4, REASON = 5, CAUSES = 6;
 const MARKS = ["✓", "✗", "!"], TONES = ["pass", "fail", "broke"], WORDS = ["passed", "failed", "broke"];
 const MOST_MARKS = 10; // of one cell; more are counted
-const CHUNK = 120; // rows that are drawn at once
+const CHUNK = 60; // rows that are drawn at once
 const MOST_PRINTED = 2000; // rows
 
 // Where the data come from: this document, with blocks that are unpacked as they are asked for.
