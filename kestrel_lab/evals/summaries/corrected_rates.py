@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
@@ -32,9 +33,19 @@ def with_labels(rows: Iterable[EvalRow], store: SessionStore | None) -> Iterable
     by_suite: dict[str, Mapping[str, TrialLabel]] = {}
     for row in rows:
         if store is not None and row.suite not in by_suite:
-            by_suite[row.suite] = labels_of(store, row.suite)
+            by_suite[row.suite] = _read_labels(store, row.suite)
         found = by_suite[row.suite].get(row.run) if store is not None else None
         yield row if found is None else replace(row, result={**row.result, **_columns(found)})
+
+
+def _read_labels(store: SessionStore, suite: str) -> Mapping[str, TrialLabel]:
+    """Return the labels of a suite; results are often shown when the lab that made them is closed."""
+    if not store.closed:
+        return labels_of(store, suite)
+    if not store.path.exists():
+        return {}
+    with closing(SessionStore(store.path)) as opened:
+        return labels_of(opened, suite)
 
 
 def _columns(label: TrialLabel) -> dict[str, float]:
