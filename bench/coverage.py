@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kestrel_lab.evals.stats.corrected import JudgedSample, corrected_difference, corrected_rate
 from kestrel_lab.evals.stats.difference import compare_scenarios, judge_alike
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval
+from kestrel_lab.evals.stats.label_correction import JudgedSample, corrected_difference, corrected_rate
 from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.views.text import table_text
 

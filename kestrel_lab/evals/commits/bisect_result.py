@@ -16,6 +16,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stats.noisy_bisect import Phase
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries.corrected_rates import with_corrected
 from kestrel_lab.evals.summaries.metric_values import find_metric
 from kestrel_lab.views.dataframes import unit_frame
 
@@ -217,7 +218,8 @@ class BisectResult(ResultView, BisectSearch):
             ]
             for tried, i in zip(self.tried, self._intervals, strict=True)
         ]
-        return _HEADINGS, cells
+        columns = [find_metric(self.metric).corrected(tried.rows, "exclude") for tried in self.tried]
+        return with_corrected(_HEADINGS, cells, columns, after=_HEADINGS[1])
 
     def plot(self) -> Figure:
         """Draw the metric at the commits that were tried, and where it fell."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -14,6 +14,7 @@ from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.commits.no_difference import by_construction, same_conversations, unchanged
 from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_difference_by_round, side_by_side
 from kestrel_lab.evals.commits.sequential_compare import SequentialRun, decided_in_turns
+from kestrel_lab.evals.commits.success_difference import by_labels, label_note, unless_turned_over
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.reports.gate_decisions import (
     GateReport,
@@ -41,6 +42,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors, Suite
 from kestrel_lab.evals.summaries.best_configuration import format_points, points_text
+from kestrel_lab.evals.summaries.corrected_rates import with_labels
 from kestrel_lab.evals.summaries.result_table import broke_in, label_kind, with_unit
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
@@ -268,7 +270,7 @@ class Comparison(ResultView):
             )
         return GateReport(
             suite=self.suite.name,
-            decisions=(*decide_gates(self.suite, self.head.rows), *change),
+            decisions=(*decide_gates(self.suite, self._rows[1]), *change),
             notes=tuple(self._notes()),
         )
 
@@ -355,12 +357,15 @@ class Comparison(ResultView):
         return {row.config: row.model_kind for row in (*self.base.rows, *self.head.rows)}
 
     @cached_property
+    def _rows(self) -> tuple[list[EvalRow], list[EvalRow]]:
+        """The trials of both sides with what people said of them."""
+        return list(with_labels(self.base.rows, self.store)), list(with_labels(self.head.rows, self.store))
+
+    @cached_property
     def _differences(self) -> dict[tuple[str, str], Difference]:
         if self.no_base:
             return {}
-        found = compare_rows(
-            self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files
-        )
+        found = compare_rows(self.suite, *self._rows, margin=self.margin, same_files=self.same_files)
         if self.sequence is None:
             return found
         return {
@@ -461,6 +466,15 @@ class Comparison(ResultView):
         for note in dict.fromkeys(note for _, note in notes):
             yield f"{', '.join(dict.fromkeys(metric for metric, why in notes if why == note))}: {note}."
         yield from () if told else _unit_notes(self._differences.values())
+        yield from self._label_notes()
+
+    def _label_notes(self) -> Iterable[str]:
+        weights = {scenario.id: scenario.weight for scenario in self.suite.scenarios}
+        passes = partial(compare_scenarios, weights=weights, bounded=True)
+        for (config, metric), d in self._differences.items():
+            sides = [[row for row in rows if row.config == config] for rows in self._rows]
+            if metric == PRIMARY and (said := label_note(d, sides, passes)):
+                yield f"{self._label(config)}: {said}."
 
 
 def _unit_notes(differences: Iterable[Difference]) -> Iterable[str]:
@@ -512,60 +526,23 @@ def compare_rows(
         config: same_conversations(*([row for row in rows if row.config == config] for rows in (base, head)))
         for config in configs
     }
+    rates = [
+        (place, [[row for row in rows if row.config == config] for rows in (base, head)])
+        for place, (config, metric) in enumerate(keys)
+        if metric == PRIMARY
+    ]
+    for place, sides in rates:
+        found[place] = by_labels(
+            found[place], sides, suite.count_errors, alpha=ALPHA * questions[place].weight
+        )
     judged = judge_all(found, questions)
-    for place, (config, metric) in enumerate(keys):
-        if metric == PRIMARY:
-            mine = [[row for row in rows if row.config == config] for rows in (base, head)]
-            compared = partial(compare_scenarios, weights=weights, families=families, bounded=True)
-            judged[place] = _unless_turned_over(judged, place, questions, found, _if_broken(mine, compared))
+    passes = partial(compare_scenarios, weights=weights, families=families, bounded=True)
+    for place, sides in rates:
+        judged[place] = unless_turned_over(judged[place], found, place, questions, sides, passes)
     return {
         key: unchanged(one, same_files=same_files, same_trials=again[key[0]])
         for key, one in zip(keys, judged, strict=True)
     }
-
-
-def _if_broken(
-    sides: Sequence[Sequence[EvalRow]], compared: Callable[..., Difference]
-) -> Sequence[Difference]:
-    """Return the differences of the success rate if all that broke had failed at base and passed at head, and
-    the other way; none where nothing broke.
-    """
-    if all(row.outcome != "error" for rows in sides for row in rows):
-        return []
-    return [
-        compared(*(_passes(rows, broken) for rows, broken in zip(sides, fills, strict=True)))
-        for fills in ((0.0, 1.0), (1.0, 0.0))
-    ]
-
-
-def _passes(rows: Iterable[EvalRow], broken: float) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        value = broken if row.outcome == "error" else float(row.outcome == "pass")
-        found.setdefault(row.scenario, []).append(value)
-    return found
-
-
-def _unless_turned_over(
-    judged: Sequence[Difference],
-    place: int,
-    questions: Sequence[Question],
-    found: Sequence[Difference],
-    bounds: Sequence[Difference],
-) -> Difference:
-    """Return the difference at `place`, without its verdict where another end of trials that broke would give
-    another one.
-    """
-    mine = judged[place]
-    others = [judge_all([*found[:place], one, *found[place + 1 :]], questions)[place] for one in bounds]
-    if mine.verdict == "inconclusive" or all(one.verdict == mine.verdict for one in others):
-        return mine
-    low, high = sorted(100 * one.interval.mean for one in bounds)
-    note = (
-        f"no verdict ({mine.verdict}): what broke could turn it over, the difference is {low:+.1f} to "
-        f"{high:+.1f} points as those trials failed or passed; run them again (--resume)"
-    )
-    return replace(mine, verdict="inconclusive", note=note)
 
 
 def compare_families(

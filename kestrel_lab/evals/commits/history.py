@@ -20,6 +20,7 @@ from kestrel_lab.evals.stats.change_points import ALPHA, Step, find_steps
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries.corrected_rates import with_corrected
 from kestrel_lab.evals.summaries.metric_values import ObservedMetric, find_metric
 from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, broke_in, frame_record, label_kind
 from kestrel_lab.views.dataframes import unit_frame
@@ -83,7 +84,7 @@ class History(ResultView):
         """One row per commit and configuration: `commit`, `subject`, `committed_at`, `config`, the metric's
         mean `value` with its 95 % interval `low` and `high` (clustered by scenario), numbers of `trials`,
         `scenarios` and `errors`, and `step`: by how much the metric changed from this commit on, missing
-        where it did not step.
+        where it did not step. Where people labelled trials, `corrected_rate` with its ends and `labels`.
         """  # the columns are the summary
         records = [
             {
@@ -96,6 +97,7 @@ class History(ResultView):
                 "scenarios": len({row.scenario for row in rows}),
                 "errors": _count_broken(rows),
                 "step": step.after - step.before if (step := self._step_at(config, place)) else math.nan,
+                **self._observed.corrected(rows, self.suite.count_errors),
             }
             for config, place, rows, interval in self._points
         ]
@@ -141,11 +143,12 @@ class History(ResultView):
             f"{parts.heading(title)}{parts.image(figure_uri(self.plot), title)}{headline_html(self.headline)}"
         )
         notes = "".join(map(paragraph_html, self.lines()))
-        return write_text(path, html_page(title, f"{head}{table_html(_HEADINGS, self._cells)}{notes}"))
+        return write_text(path, html_page(title, f"{head}{table_html(*self._table)}{notes}"))
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Return headings, and a row of texts per commit and configuration, newest last."""
-        return _HEADINGS, self._cells[-_SHOWN:]
+        headings, cells = self._table
+        return headings, cells[-_SHOWN:]
 
     @property
     def headline(self) -> str:
@@ -173,8 +176,8 @@ class History(ResultView):
         return [*(said or ["no step can be told from chance"]), *left, *self.notes]
 
     @cached_property
-    def _cells(self) -> list[list[str]]:
-        cells = []
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        cells, count_errors = [], self.suite.count_errors
         for config, place, rows, interval in self._points:
             commit, step = self.commits[place].commit, self._step_at(config, place)
             cells.append(
@@ -189,7 +192,8 @@ class History(ResultView):
                     one_line(commit.subject, 50),
                 ]
             )
-        return cells
+        columns = [self._observed.corrected(rows, count_errors) for _, _, rows, _ in self._points]
+        return with_corrected(_HEADINGS, cells, columns, after="value (95 %)")
 
     @property
     def _stepped(self) -> list[tuple[str, Step, Commit]]:

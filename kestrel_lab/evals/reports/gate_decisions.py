@@ -16,7 +16,6 @@ from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, format_metric, is_share
 from kestrel_lab.evals.reports.gate_needs import undecided_change, undecided_reason
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
 from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_table
-from kestrel_lab.evals.stats.corrected import ENOUGH_LABELS, corrected_rate
 from kestrel_lab.evals.stats.difference import BY_CONSTRUCTION, Difference
 from kestrel_lab.evals.stats.intervals_and_tests import (
     ALPHA,
@@ -25,12 +24,12 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
     group_by_cluster,
     share_of,
 )
+from kestrel_lab.evals.stats.label_correction import ENOUGH_LABELS, corrected_rate
 from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.corrected_rates import enough_labels, is_judged, sample_of_records
 from kestrel_lab.evals.summaries.result_table import (
-    format_percent,
     label_kind,
     success_interval,
     trial_record,
@@ -319,13 +318,14 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]]) -> Decisio
     if not made.interval.n:
         return replace(made, why=f"no trial says anything of {gate.metric}")
     verdict = _judge(gate, made.interval)
-    if gate.metric == SUCCESS and (told := _by_labels(records))[1]:
-        return replace(made, verdict=verdict if told[0] else "inconclusive", why=told[1])
     why = f"{broke} of {len(records)} trials broke" if broke else ""
     if broke and gate.metric == SUCCESS:
-        failed, passed = broken_bounds((r["outcome"], 1, r["weight"]) for r in records)
-        why += (
-            f" (the rate is {format_percent(failed)} if they failed, {format_percent(passed)} if they passed)"
+        bounds = broken_bounds((r["outcome"], 1, r["weight"]) for r in records)
+        failed, passed = (format_metric(SUCCESS, rate) for rate in bounds)
+        why += f" (the rate is {failed} if they failed, {passed} if they passed)"
+    if gate.metric == SUCCESS and (told := _by_labels(records))[1]:
+        return replace(
+            made, verdict=verdict if told[0] else "inconclusive", why="; ".join(filter(None, [why, told[1]]))
         )
     if verdict == "inconclusive":
         epochs = Counter(record["scenario"] for record in records)

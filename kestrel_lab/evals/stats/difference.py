@@ -379,22 +379,17 @@ def _test_units(
     Economic Statistics 28 (2010) 453-468.
     """
     members: dict[Hashable, list[tuple[float, float, float]]] = {}
-    for unit, *one in zip(units, before, after, weights, strict=True):
-        members.setdefault(unit, []).append((one[0], one[1], one[2]))
-    sums = [math.fsum(w for _, _, w in group) for group in members.values()]
-    sides = [
-        [
-            math.fsum(w * pair[side] for *pair, w in group) / total
-            for group, total in zip(members.values(), sums, strict=True)
-        ]
-        for side in (0, 1)
-    ]
-    interval = stats.paired_difference(*sides, weights=sums, bounded=bounded)
+    for unit, one in zip(units, zip(before, after, weights, strict=True), strict=True):
+        members.setdefault(unit, []).append(one)
+    groups = [list(zip(*group, strict=True)) for group in members.values()]
+    sums = [math.fsum(weight) for _, _, weight in groups]
+    base, head = ([_weighted_mean(group[side], group[2]) for group in groups] for side in (0, 1))
+    interval = stats.paired_difference(base, head, weights=sums, bounded=bounded)
     interval = replace(interval, n=len(units))
     of_families = " of families" * (len(members) < len(units))
     if len(members) < ENOUGH:
         return interval, stats.t_test(interval), f"t test{of_families}"
-    moved = [w * (b - a) for w, a, b in zip(sums, *sides, strict=True)]
+    moved = [w * (b - a) for w, a, b in zip(sums, base, head, strict=True)]
     return interval, stats.sign_flip_test(moved), f"sign flips{of_families}"
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
 from kestrel_lab.evals.labels.stored_labels import TrialLabel, labels_of
-from kestrel_lab.evals.stats.corrected import ENOUGH_LABELS, CorrectedRate, JudgedSample, corrected_rate
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING
+from kestrel_lab.evals.stats.label_correction import (
+    ENOUGH_LABELS,
+    CorrectedRate,
+    JudgedSample,
+    corrected_rate,
+)
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.eventlog.store import SessionStore
 
@@ -27,9 +33,19 @@ def with_labels(rows: Iterable[EvalRow], store: SessionStore | None) -> Iterable
     by_suite: dict[str, Mapping[str, TrialLabel]] = {}
     for row in rows:
         if store is not None and row.suite not in by_suite:
-            by_suite[row.suite] = labels_of(store, row.suite)
+            by_suite[row.suite] = _read_labels(store, row.suite)
         found = by_suite[row.suite].get(row.run) if store is not None else None
         yield row if found is None else replace(row, result={**row.result, **_columns(found)})
+
+
+def _read_labels(store: SessionStore, suite: str) -> Mapping[str, TrialLabel]:
+    """Return the labels of a suite; results are often shown when the lab that made them is closed."""
+    if not store.closed:
+        return labels_of(store, suite)
+    if not store.path.exists():
+        return {}
+    with closing(SessionStore(store.path)) as opened:
+        return labels_of(opened, suite)
 
 
 def _columns(label: TrialLabel) -> dict[str, float]:
@@ -79,6 +95,25 @@ def corrected_columns(sample: JudgedSample) -> dict[str, float]:
         return {}
     found = corrected_rate(sample) if enough_labels(sample) else CorrectedRate(interval=NOTHING)
     return {"labels": count, **found.interval.columns("corrected_rate"), "labels_worth": found.worth}
+
+
+def with_corrected(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    columns: Sequence[Mapping[str, Any]],
+    *,
+    after: str,
+) -> tuple[list[str], list[list[str]]]:
+    """Return a table with a column of corrected rates behind the one called `after`, if any row has labels;
+    `columns` are those of `corrected_columns` for each row.
+    """
+    if not any(one.get("labels") for one in columns):
+        return [*headings], [[*row] for row in rows]
+    place = list(headings).index(after) + 1
+    return (
+        [*headings[:place], "corrected by labels (95 %)", *headings[place:]],
+        [[*row[:place], corrected_text(one), *row[place:]] for row, one in zip(rows, columns, strict=True)],
+    )
 
 
 def corrected_text(columns: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from kestrel_lab.evals.metrics import METRICS, Better
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
 from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.summaries.corrected_rates import corrected_columns, sample_of_records
 from kestrel_lab.evals.summaries.result_table import trial_record
 
 if TYPE_CHECKING:  # loads pydantic
@@ -68,6 +69,12 @@ class ObservedMetric:
         return replace(
             found, low=max(found.low, 0.0), high=min(found.high, 1.0) if self.share else found.high
         )
+
+    def corrected(self, rows: Sequence[EvalRow], count_errors: CountErrors) -> dict[str, float]:
+        """Return `corrected_columns` of a success rate; nothing for other metrics, and without labels."""
+        if self.name != "success_rate":
+            return {}
+        return corrected_columns(sample_of_records(trial_record(row, count_errors) for row in rows))
 
     def text(self, value: float) -> str:
         """Return a value as text for people; a dash for an unknown one."""

@@ -10,7 +10,7 @@ from kestrel_lab.evals.gate_bounds import format_lower_bound
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.summaries.corrected_rates import corrected_text
+from kestrel_lab.evals.summaries.corrected_rates import with_corrected
 from kestrel_lab.evals.summaries.streaming_summary import broken_bounds, reduce_rows, score_metrics
 
 if TYPE_CHECKING:  # loads pydantic
@@ -200,10 +200,7 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[
         ]
         for summary in summaries
     ]
-    if any(summary.get("labels") for summary in summaries):
-        headings.insert(3, "corrected by labels (95 %)")
-        for summary, row in zip(summaries, rows, strict=True):
-            row.insert(3, corrected_text(summary))
+    headings, rows = with_corrected(headings, rows, summaries, after="success (95 %)")
     tries = {summary["k"] for summary in summaries}
     if max(tries, default=0) > 1:
         k = str(*tries) if len(tries) == 1 else "k"

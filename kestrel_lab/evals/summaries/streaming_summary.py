@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.stats.corrected import JudgedSample
 from kestrel_lab.evals.stats.intervals_and_tests import (
     NOTHING,
     Interval,
@@ -19,6 +18,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
     proportion_of,
     share_of,
 )
+from kestrel_lab.evals.stats.label_correction import JudgedSample
 from kestrel_lab.evals.stats.pass_at_k import pass_rates_of_counts
 from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 from made_rows import row, suite
 
+from kestrel_lab.evals.commits.comparison import Comparison, Side, compare_rows
+from kestrel_lab.evals.commits.history import CommitRows, History
 from kestrel_lab.evals.gate_bounds import Gate
+from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.reports.gate_decisions import decide_gates
-from kestrel_lab.evals.stats.corrected import corrected_rate
+from kestrel_lab.evals.stats.label_correction import corrected_rate
 from kestrel_lab.evals.summaries.corrected_rates import corrected_text, sample_of_records
 from kestrel_lab.evals.summaries.result_table import (
     summarise_configurations,
@@ -72,7 +75,54 @@ def test_a_gate_on_a_judge_takes_labels():
         "corrected by 60 labels; by verdicts alone 90 % (85.1 % to 93.4 %); 200 verdicts make 60"
     )
     assert decided(judged(200, 150, right=0.9))[0] == "ok"
+    broken = [replace(one, result={**one.result, "outcome": "error"}) for one in judged(200, 60)[:1]]
+    assert decided([*broken, *judged(200, 60)[1:]])[1].startswith(
+        "1 of 200 trials broke (the rate is 89.5 % if they failed, 90 % if they passed); corrected by 60 labels"
+    )
     assert decided([replace(one, result={**one.result, "scores": []}) for one in judged(200, 0)]) == (
         "ok",
         "",
     )
+
+
+def test_a_lenient_judge_is_overruled_by_labels():
+    """By verdicts alone the worse side is better; with labels on both sides it is a regression, and the plain
+    difference stands in a note. Without labels the note says that nothing is corrected.
+    """
+    base, head = judged(300, 150, right=0.9, passed=0.8), judged(300, 150, right=0.6, passed=1.0)
+
+    def compared(*sides):
+        base, head = (
+            tuple(replace(one, result={**one.result, "run": f"{name}{one.run}"}) for one in rows)
+            for name, rows in zip("ab", sides, strict=True)
+        )
+        return Comparison(
+            suite=suite(), base=Side(name="a", sha="", rows=base), head=Side(name="b", sha="", rows=head)
+        )
+
+    found = compared(base, head)
+    difference = compare_rows(suite(), base, head, margin=0.05)["c", "success_rate"]
+    assert (found.verdict, difference.test) == ("regression", "labels")
+    assert difference.interval.high < -0.1
+    assert "corrected by 150 and 150 labels; by verdicts alone 80 % → 100 %, +20.0 points" in str(found)
+    plain = compared(judged(300, 0, right=0.9, passed=0.8), judged(300, 10, right=0.6, passed=1.0))
+    assert plain.verdict == "improvement"
+    assert "not corrected: that takes 30 labels of people on each side, and there are 0 and 10" in str(plain)
+
+
+def test_a_history_has_the_corrected_rate_of_each_commit():
+    """Of the success rate only: a column behind the plain value where trials are labelled, and none where
+    nobody labelled.
+    """
+    commit = Commit(sha="a" * 40, subject="s", at=0.0)
+
+    def history(rows, metric="success_rate"):
+        return History(suite=suite(), metric=metric, commits=(CommitRows(commit=commit, rows=tuple(rows)),))
+
+    found = history(judged(200, 50))
+    headings, (cells,) = found.table()
+    assert headings[4] == "corrected by labels (95 %)"
+    assert cells[4].startswith("61 % (")
+    assert found.summary()["labels"].tolist() == [50]
+    assert "corrected by labels (95 %)" not in history(judged(200, 0)).table()[0]
+    assert "corrected by labels (95 %)" not in history(judged(200, 50), "token_usage").table()[0]

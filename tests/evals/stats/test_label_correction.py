@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import coverage
-from kestrel_lab.evals.stats import corrected
-from kestrel_lab.evals.stats.corrected import JudgedSample, corrected_difference, corrected_rate
+from kestrel_lab.evals.stats import label_correction
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, proportion_interval
+from kestrel_lab.evals.stats.label_correction import JudgedSample, corrected_difference, corrected_rate
 
 bits = st.sampled_from([0.0, 1.0])
 trials = st.lists(
@@ -126,7 +126,7 @@ def test_each_part_of_the_method_is_needed(monkeypatch):
     weighted, unweighted = abs(np.mean(errors, axis=0))
     assert alone / 200 > 0.15
     assert weighted < 0.015 < 0.02 < unweighted
-    monkeypatch.setattr(corrected, "_CELLS", ())
+    monkeypatch.setattr(label_correction, "_CELLS", ())
     assert covers(0.95, 30, 200) < 0.88
 
 

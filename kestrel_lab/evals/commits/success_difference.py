@@ -1,0 +1,142 @@
+"""The difference of a success rate beyond its verdicts: corrected by people's labels where there are enough,
+and without a conclusion that trials that broke could turn over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from kestrel_lab.evals.gate_bounds import SUCCESS, format_metric
+from kestrel_lab.evals.stats.difference import Difference, Question, detectable_mean, judge_all
+from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, t_test
+from kestrel_lab.evals.stats.label_correction import (
+    ENOUGH_LABELS,
+    JudgedSample,
+    corrected_difference,
+    corrected_rate,
+)
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.summaries.corrected_rates import enough_labels, is_judged, sample_of
+
+if TYPE_CHECKING:  # loads pydantic
+    from kestrel_lab.evals.suite import CountErrors
+
+BY_LABELS: Final = "labels"
+"""The test of a difference of corrected rates."""
+Sides = Sequence[Sequence[EvalRow]]
+"""The trials of one configuration, at base and at head."""
+_BOUNDS: Final[tuple[tuple[float, float], ...]] = ((0.0, 1.0), (1.0, 0.0))
+"""How all that broke might have ended at base and at head, at worst."""
+
+
+def by_labels(
+    found: Difference,
+    sides: Sides,
+    count_errors: CountErrors,
+    *,
+    broken: Sequence[float | None] = (None, None),
+    alpha: float = ALPHA,
+) -> Difference:
+    """Return the corrected difference where both sides have enough labels, else `found`, which is by verdicts
+    alone. `broken` says how trials that broke count on each side, where not as the suite says.
+    """
+    samples = [_sample(rows, count_errors, fill) for rows, fill in zip(sides, broken, strict=True)]
+    if not all(map(enough_labels, samples)):
+        return found
+    base, head = (corrected_rate(one).interval.mean for one in samples)
+    interval = corrected_difference(samples[0], samples[1])
+    p = t_test(interval)
+    return replace(
+        found,
+        base=base,
+        head=head,
+        interval=interval,
+        p=p,
+        p_holm=p,
+        mde=detectable_mean(interval.se, interval.clusters - 1, alpha=alpha),
+        test=BY_LABELS,
+    )
+
+
+def _sample(rows: Iterable[EvalRow], count_errors: CountErrors, broken: float | None) -> JudgedSample:
+    if broken is None and count_errors == "fail":
+        broken = 0.0
+    return sample_of(
+        [
+            (
+                row.scenario,
+                row.result["weight"],
+                float(row.outcome == "pass") if row.outcome != "error" else broken or 0.0,
+                row.result.get("label"),
+                row.result.get("label_probability"),
+            )
+            for row in rows
+            if row.outcome != "error" or broken is not None
+        ]
+    )
+
+
+def unless_turned_over(
+    mine: Difference,
+    found: Sequence[Difference],
+    place: int,
+    questions: Sequence[Question],
+    sides: Sides,
+    compared: Callable[..., Difference],
+) -> Difference:
+    """Return `mine`, the judged difference at `place` of those `found`, without its verdict where trials that
+    broke would give another one, had they ended otherwise.
+
+    `questions` are those that were asked together, `compared` is `compare_scenarios` for success rates.
+    """
+    if mine.verdict == "inconclusive" or all(row.outcome != "error" for rows in sides for row in rows):
+        return mine
+    bounds = [
+        by_labels(
+            compared(*(_passes(rows, fill) for rows, fill in zip(sides, fills, strict=True))),
+            sides,
+            "fail",
+            broken=fills,
+        )
+        for fills in _BOUNDS
+    ]
+    others = [judge_all([*found[:place], one, *found[place + 1 :]], questions)[place] for one in bounds]
+    if all(one.verdict == mine.verdict for one in others):
+        return mine
+    low, high = sorted(100 * one.interval.mean for one in bounds)
+    note = (
+        f"no verdict ({mine.verdict}): what broke could turn it over, the difference is {low:+.1f} to "
+        f"{high:+.1f} points as those trials failed or passed; run them again (--resume)"
+    )
+    return replace(mine, verdict="inconclusive", note=note)
+
+
+def _passes(rows: Iterable[EvalRow], broken: float) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        value = broken if row.outcome == "error" else float(row.outcome == "pass")
+        found.setdefault(row.scenario, []).append(value)
+    return found
+
+
+def label_note(found: Difference, sides: Sides, compared: Callable[..., Difference]) -> str:
+    """Return what to say of the labels of a configuration: the difference by verdicts alone beside a
+    corrected one, or that a judge's verdicts are not corrected; empty where neither is so.
+    """
+    labels = [sum("label" in row.result for row in rows) for rows in sides]
+    if found.test == BY_LABELS:
+        alone = compared(*(_passes(rows, 0.0) for rows in sides))
+        base, head = (format_metric(SUCCESS, rate) for rate in (alone.base, alone.head))
+        ends = f"{100 * alone.interval.low:+.1f} to {100 * alone.interval.high:+.1f}"
+        return (
+            f"corrected by {labels[0]} and {labels[1]} labels; by verdicts alone {base} → {head}, "
+            f"{100 * alone.interval.mean:+.1f} points ({ends})"
+        )
+    if not any(is_judged(row) for rows in sides for row in rows):
+        return ""
+    return (
+        f"a model judge has a say in these rates, and they are not corrected: that takes {ENOUGH_LABELS} "
+        f"labels of people on each side, and there are {labels[0]} and {labels[1]} (kestrel eval label)"
+    )
