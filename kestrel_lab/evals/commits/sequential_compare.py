@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.reports.plots import sequence_figure
-from kestrel_lab.evals.stats.difference import Difference
+from kestrel_lab.evals.stats.difference import Difference, counting_units
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval
 from kestrel_lab.evals.stats.sequential import (
     ICC,
@@ -355,14 +355,22 @@ def draw_order(suite: Suite, pairs: int) -> list[Pair]:
 
 
 def _differences(suite: Suite, rows: dict[Pair, PairRows]) -> dict[str, float]:
-    """Return, by scenario, how much more often head passed than base; pairs with a trial that broke count as
-    the suite says.
+    """Return how much more often head passed than base, by scenario, or by family where scenarios of one
+    family count together; pairs with a trial that broke count as the suite says.
+
+    The mean over what is returned is the mean over scenarios, so a large family weighs as its scenarios do.
     """
     found: dict[str, list[int]] = {}
     for (scenario, _), (base, head) in rows.items():
         if suite.count_errors == "fail" or "error" not in (base.outcome, head.outcome):
             found.setdefault(scenario, []).append((head.outcome == "pass") - (base.outcome == "pass"))
-    return {scenario: sum(values) / len(values) for scenario, values in found.items()}
+    families = {scenario.id: scenario.family for scenario in suite.scenarios}
+    units = counting_units(list(found), families)
+    share = len(set(units)) / max(1, len(found))
+    told = dict.fromkeys((name for _, name in units), 0.0)
+    for (_, name), values in zip(units, found.values(), strict=True):
+        told[name] += share * sum(values) / len(values)
+    return told
 
 
 def _spent(rows: dict[Pair, PairRows]) -> float:

@@ -191,7 +191,7 @@ def compare_scenarios(
         return no_difference()
     before, after = [fmean(base[name]) for name in both], [fmean(head[name]) for name in both]
     weight = [weights.get(name, 1.0) for name in both]
-    units = _units(both, families or {})
+    units = counting_units(both, families or {})
     if len(both) >= ENOUGH:
         interval, p, test = _test_units(before, after, weight, units, bounded=bounded)
         once = (
@@ -353,7 +353,7 @@ def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     return math.fsum(w * x for w, x in zip(weights, values, strict=True)) / math.fsum(weights)
 
 
-def _units(names: Sequence[str], families: Mapping[str, str]) -> list[tuple[bool, str]]:
+def counting_units(names: Sequence[str], families: Mapping[str, str]) -> list[tuple[bool, str]]:
     """Return for each scenario what it is counted with: its family, or itself where it has none.
 
     Two families leave one degree of freedom, with which hardly any change can be shown, and one leaves none:

@@ -96,6 +96,26 @@ def test_without_a_maximum_rounds_are_added_until_it_is_shown(lab):
     assert "of at most" not in found.sequence.headline
 
 
+def test_scenarios_of_one_family_count_together(lab):
+    """Where families share a shock the units are families: five of them show nothing, however many scenarios
+    they have.
+    """
+    plain = suite(30)
+    families = plain.model_copy(
+        update={
+            "scenarios": tuple(
+                one.model_copy(update={"family": f"f{place % 5}"})
+                for place, one in enumerate(plain.scenarios)
+            )
+        }
+    )
+    assert compare(lab, design=Design(trials=60), of=plain).verdict == "regression"
+    found = compare(lab, design=Design(trials=60), of=families)
+    assert found.verdict == "inconclusive"
+    assert found.sequence.looks[-1].interval.clusters == 5
+    assert found.sequence.looks[-1].interval.mean == -1
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
