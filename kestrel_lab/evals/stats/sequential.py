@@ -70,9 +70,9 @@ def spent_error(fraction: float, spending: Spending, alpha: float = ALPHA) -> fl
     if fraction <= 0:
         return 0.0
     if spending == "pocock":
-        return alpha * math.log1p((math.e - 1) * fraction)
+        return min(alpha, alpha * math.log1p((math.e - 1) * fraction))
     # Each side spends half of the error as in a one-sided design.
-    return 4 * _NORMAL.cdf(_NORMAL.inv_cdf(alpha / 4) / math.sqrt(fraction))
+    return min(alpha, 4 * _NORMAL.cdf(_NORMAL.inv_cdf(alpha / 4) / math.sqrt(fraction)))
 
 
 class Boundary:
@@ -162,7 +162,7 @@ class GroupSequential:
         # Adjusted Wald confidence interval for a difference of binomial proportions based on paired data,
         # 2012).
         careful = repeated_interval(values, boundary, unseen=1)
-        if interval.se < 1e-9:
+        if interval.se < 1e-6:  # rounding of sums aside, nothing moved
             interval = careful
         verdict: Verdict = "inconclusive"
         # A path that crossed once has shown the difference; the interval may take a look longer.
