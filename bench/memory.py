@@ -24,7 +24,7 @@ from typing import Any
 
 import apsw
 
-from kestrel_lab.core.notes import Note
+from kestrel_lab.core.notes import Note, NoteQuery
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.memory.embeddings import note_embedder
 from kestrel_lab.memory.query import MemoryQueryEngine, Weights
@@ -187,7 +187,9 @@ def ablation(
             ).items():
                 engine = MemoryQueryEngine(table, weights, vectors)
                 found[name] = measure(
-                    lambda text, place, engine=engine: [note.id for note in engine.rank(text, place, 10)],
+                    lambda text, place, engine=engine: [
+                        note.id for note in engine.rank(NoteQuery(text, 10, place))
+                    ],
                     questions,
                 )  # type: ignore[misc]
                 say(name)

@@ -111,6 +111,7 @@ def events_page() -> str:
         "plan": "Plan and steps",
         "calls": "Calls of models and tools",
         "kernel": "The kernel",
+        "labels": "Labels and verdicts",
     }.items():
         parts.append(f"## {heading}")
         for name, event in EVENT_TYPES.items():

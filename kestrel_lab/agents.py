@@ -92,22 +92,28 @@ class ReActAgent(LLMAgent):
     react: bool = field(default=True, kw_only=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchBounds:
+    """How far a web search goes."""
+
+    queries: int = 3
+    """Most queries to a search engine."""
+    results: int = 8
+    """Most results of each."""
+    pages: int = 4
+    """Most pages that are read."""
+    grounded: bool = False
+    """The model's own web search finds the pages; only models that have one can."""
+
+
 @dataclass(frozen=True)
-class SearchAgent:
+class SearchAgent(SearchBounds):
     """Searches the web for the answer to a goal, and gives facts with quotes from the pages.
 
     Its step produces the artifact `evidence`, an `EvidenceBundle` as JSON that other steps may consume.
     """
 
     name: str = "searcher"
-    queries: int = field(default=3, kw_only=True)
-    """Most queries to a search engine."""
-    results: int = field(default=8, kw_only=True)
-    """Most results of each."""
-    pages: int = field(default=4, kw_only=True)
-    """Most pages that are read."""
-    grounded: bool = field(default=False, kw_only=True)
-    """The model's own web search finds the pages; only models that have one can."""
     model: str = field(default="", kw_only=True)
     """The run's by default; with `none` there are results and no facts."""
     instructions: str = field(default="", kw_only=True)
@@ -115,13 +121,8 @@ class SearchAgent:
 
     def step(self, id: str, goal: str) -> Step:  # as in `Step`  # noqa: A002
         """Return a step of a plan that searches the web for `goal`; raises `UsageError` like `Step`."""
-        args: dict[str, Json] = {
-            "question": goal,
-            "queries": self.queries,
-            "results": self.results,
-            "pages": self.pages,
-        }
-        asked = escape_template(args | {"grounded": self.grounded})
+        args = {"question": goal} | {one.name: getattr(self, one.name) for one in fields(SearchBounds)}
+        asked = escape_template(args)
         return Step(
             id=id,
             operation="websearch",

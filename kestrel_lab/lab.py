@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.protocols import Approver, Model, Reporter
+from kestrel_lab.core.protocols import Approver, Model
 from kestrel_lab.core.sanitize import sanitize_text
-from kestrel_lab.evals.options import EvalOptions, Selection
+from kestrel_lab.evals.options import CompareOptions, EvalOptions
 from kestrel_lab.host.homes import moved_notice
 from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.runtime.options import (
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from kestrel_lab.answers.output_types import OutputForm, T
     from kestrel_lab.evals.commits.compare import Comparison
-    from kestrel_lab.evals.commits.sequential_compare import Design
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.runtime.conversation import Chat
@@ -89,7 +88,7 @@ class Lab(Services):
     `with Lab(…)` or `async with Lab(…)` closes all of it.
     """
 
-    __slots__ = ("evals", "macros", "memory", "settings", "skills")
+    __slots__ = ("decide", "evals", "macros", "memory", "settings", "skills")
 
     @takes_options(LabKeywords)
     def __init__(
@@ -143,6 +142,8 @@ class Lab(Services):
         from kestrel_lab.runtime.workspace.memory import WorkspaceMemory
         from kestrel_lab.runtime.workspace.skills import WorkspaceSkills
 
+        self.decide = self.history.decide
+        """Decides on everything a run waits for, see `RunHistory.decide`."""
         self.evals = Evaluations(self)
         """Everything that is done with suites and stored trials."""
         self.macros = WorkspaceMacros(self)
@@ -291,24 +292,6 @@ class Lab(Services):
         """Return the newest runs first, one row each, indexed by id; with those of suites if `trials`."""
         return self.history.runs(limit=limit, trials=trials)
 
-    def decide(
-        self,
-        run_id: str,
-        *,
-        granted: bool,
-        by: str,
-        how: str,
-        reason: str = "",
-        scope: str = "once",
-        answers: Sequence[str] = (),
-    ) -> list[str]:
-        """Decide on everything a run waits for; returns the tools that were decided on. See
-        `RunHistory.decide`.
-        """
-        return self.history.decide(
-            run_id, granted=granted, by=by, how=how, reason=reason, scope=scope, answers=answers
-        )
-
     def diff(self, a: str, b: str) -> RunDiff:
         """Return where two runs of this log differ first, forks of each other or not; raises `UsageError` for
         an unknown id.
@@ -340,22 +323,14 @@ class Lab(Services):
 
     eval_sync = blocking_twin(eval)  # the method above  # noqa: A003
 
-    @takes_options(Selection)
+    @takes_options(CompareOptions)
     async def compare(
         self,
         base: str = "auto",
         head: str = "HEAD",
         *,
         suite: str | Path,
-        epochs: int | None = None,
-        reporter: Reporter | None = None,
-        margin: float = 0.05,
-        own_suite: bool = False,
-        cassette: str | None = None,
-        cassettes: str | Path | None = None,
-        alone: bool = False,
-        design: Design | None = None,
-        **parts: Unpack[Selection],
+        **options: Unpack[CompareOptions],
     ) -> Comparison:
         """Run a suite at two commits, as far as results are not stored, and compare them.
 
@@ -374,21 +349,7 @@ class Lab(Services):
         """
         from kestrel_lab.evals.commits.compare import compare_commits
 
-        return await compare_commits(
-            self,
-            base,
-            head,
-            suite=suite,
-            epochs=epochs,
-            reporter=reporter,
-            margin=margin,
-            own_suite=own_suite,
-            cassette=cassette,
-            cassettes=cassettes,
-            alone=alone,
-            design=design,
-            **parts,
-        )
+        return await compare_commits(self, base, head, suite=suite, **options)
 
     compare_sync = blocking_twin(compare)
 

@@ -16,7 +16,7 @@ from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, Role, ToolRequest
-from kestrel_lab.core.notes import Note
+from kestrel_lab.core.notes import Note, NoteQuery
 from kestrel_lab.core.protocols import (
     Claim,
     GatheredContext,
@@ -281,11 +281,9 @@ class ListMemory:
 
     kept: list[Note] = field(default_factory=list)
 
-    async def recall(
-        self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = ""
-    ) -> tuple[Note, ...]:
+    async def recall(self, query: NoteQuery) -> tuple[Note, ...]:
         """Return the newest notes."""
-        return tuple(reversed(self.kept))[:top_k]
+        return tuple(reversed(self.kept))[: query.top_k]
 
     async def remember(self, note: Note, *, workspace: str) -> bool:
         """Store a note that is not there yet; returns whether it is stored."""

@@ -1,4 +1,4 @@
-"""What processes of tests leave behind is removed by the next one."""
+"""Where tests are run, and what becomes of what they leave."""
 
 import subprocess
 import sys
@@ -7,6 +7,12 @@ from pathlib import Path
 from folders import state_folder
 
 CHILD = "import sys, pathlib, folders; print(folders.state_folder(pathlib.Path(sys.argv[1])), flush=True); sys.stdin.read()"
+
+
+def test_a_run_without_a_workspace_works_in_an_empty_folder() -> None:
+    """Not in the checkout, which each fork of it would copy, and nothing of an earlier test is there."""
+    assert not Path.cwd().is_relative_to(Path(__file__).parents[1])
+    assert not [*Path.cwd().iterdir()]
 
 
 def test_the_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:

@@ -122,14 +122,13 @@ def _become(words: list[str], folder: str, env: dict[str, str], streams: list[in
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
-    if "JPY_PARENT_PID" in env:  # a kernel ends when this process does
-        os.environ["JPY_PARENT_PID"] = str(os.getppid())
     sys.path[:1] = [folder, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
     return words
 
 
 if __name__ == "__main__":
+    os.environ["JPY_PARENT_PID"] = str(os.getpid())  # ipykernel reads on import who its kernels end with
     for name in MODULES:
         import_module(name)
     gc.freeze()

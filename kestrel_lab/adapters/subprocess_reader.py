@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -240,9 +240,9 @@ async def agent_process(
     is a terminal without a user. Raises `UsageError` if it cannot be started.
     """
     try:
-        running = RunningProgram(
-            await start_server(_launch(argv, task, env, state, terminal=terminal), limit=LONGEST)
-        )
+        program = str(program_path(argv[0], task.folder, env))
+        plain = Launch(argv=(program, *argv[1:]), cwd=str(task.folder), env=env, terminal=terminal)
+        running = RunningProgram(await start_server(_contained(plain, task, state), limit=LONGEST))
     except OSError as error:
         raise UsageError(f"{argv[0]} cannot be started: {error}") from error
     listening = asyncio.ensure_future(running.listen())
@@ -253,28 +253,20 @@ async def agent_process(
         listening.cancel()
 
 
-def _launch(
-    argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str], *, terminal: bool
-) -> Launch:
-    program = program_path(argv[0], task.folder, env)
-    words = [str(program), *argv[1:]]
+def _contained(plain: Launch, task: Task, state: Sequence[str]) -> Launch:
     if task.level is Level.S0:
-        return Launch(argv=tuple(words), cwd=str(task.folder), env=env, terminal=terminal)
-    home = Path(env.get("HOME") or home_folder())
+        return plain
+    home = Path(plain.env.get("HOME") or home_folder())
     places = [home / name for name in state]
     for place in places:
         # A program that has never run makes its folders.
         if not place.suffix:
             place.mkdir(parents=True, exist_ok=True)
     # The sandbox has a home of its own; the program finds its login and sessions in the user's.
-    words = [_ENV, f"HOME={home}", *words]
     return launch_with_places(
         task.level,
-        words,
-        read=sorted(program_folders(program, env)),
+        replace(plain, argv=(_ENV, f"HOME={home}", *plain.argv)),
+        read=sorted(program_folders(Path(plain.argv[0]), plain.env)),
         write=[task.folder, *(place for place in places if place.exists())],
-        folder=task.folder,
-        env=env,
         sandbox=task.sandbox,
-        terminal=terminal,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,9 +86,12 @@ def score_of(label: str, said: object, function: str = "") -> Score:
         )
         raise CheckError(msg)
     text = "" if reason is None else str(reason)
-    if scored:
-        usage = said.usage if isinstance(said, Score) and isinstance(said.usage, Usage) else None
-        return Score(check=label, passed=bool(passed), value=float(number), reason=text, usage=usage)
+    if isinstance(said, Score):
+        usage = said.usage if isinstance(said.usage, Usage) else None
+        judge = {str(k): str(v) for k, v in said.judge.items()} if isinstance(said.judge, Mapping) else None
+        return Score(
+            check=label, passed=bool(passed), value=float(number), reason=text, usage=usage, judge=judge
+        )
     return Score(
         check=label,
         passed=bool(passed),

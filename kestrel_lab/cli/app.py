@@ -6,7 +6,6 @@ Commands return objects, or coroutines of them; the front end shows them.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,16 +29,13 @@ from kestrel_lab.cli.commands.time import clock
 from kestrel_lab.cli.commands.trust import tainting, trust
 from kestrel_lab.cli.commands.workflows import workflows
 from kestrel_lab.cli.frontend import (
-    ApprovalTimeout,
-    As,
-    AsJson,
-    Background,
     RunId,
     ShowOptions,
     flag_names,
     follow_work,
     frontend_of,
     limits_of,
+    option_groups,
     run_options,
     takes_flags,
 )
@@ -91,6 +87,7 @@ Goal = Annotated[list[str] | None, typer.Argument(help="What to do, in your own 
 
 @app.command(epilog='Example: kestrel run "Count the Python files" --approve auto:medium --workspace src')
 @takes_flags(RunOptions, LimitOptions)
+@option_groups
 def run(
     ctx: typer.Context,
     goal: Goal = None,
@@ -102,43 +99,29 @@ def run(
         ),
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Notebook: begin a new conversation.")] = False,
-    name: As = "",
-    background: Background = False,
-    approval_timeout: ApprovalTimeout = None,
-    as_json: AsJson = False,
-    control: Annotated[
-        str,
-        typer.Option(
-            metavar="stdio",
-            help="Terminal: write events and read decisions as JSON lines; see `kestrel schema control`.",
-        ),
-    ] = "",
+    how: ShowOptions,
 ) -> Any:
     """Run a goal: the agent calls tools, asks before risky calls, and answers."""
-    if control not in {"", "stdio"}:
-        raise UsageError(f"--control {control}: it is stdio")
     if resume is None:
-        return _begin(ctx, ctx.params)
+        return _begin(ctx, ctx.params, how)
     if goal:
         raise UsageError("give a goal or --resume, not both")
     _check_resumed(ctx.params)
-    return _begin(ctx, ctx.params, resume)
+    return _begin(ctx, ctx.params, how, resume)
 
 
 @app.command(
     epilog='Example: kestrel orchestrate "Find out why the tests fail and say what to change" --rounds 1'
 )
 @takes_flags(RunOptions, LimitOptions, without=("plan", "inputs", "runner", "follow"))
+@option_groups
 def orchestrate(
     ctx: typer.Context,
     goal: Goal = None,
     *,
     rounds: Annotated[int | None, typer.Option(help="The largest number of repairs of the answer.")] = None,
     steps: Annotated[int | None, typer.Option(help="The largest number of steps of the plan.")] = None,
-    name: As = "",
-    background: Background = False,
-    approval_timeout: ApprovalTimeout = None,
-    as_json: AsJson = False,
+    how: ShowOptions,
 ) -> Any:
     """Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the same as `run --plan
     standard`.
@@ -146,28 +129,28 @@ def orchestrate(
     inputs = [
         f"{key}={value}" for key, value in (("rounds", rounds), ("max_steps", steps)) if value is not None
     ]
-    return _begin(ctx, {**ctx.params, "plan": "standard", "inputs": inputs})
+    return _begin(ctx, {**ctx.params, "plan": "standard", "inputs": inputs}, how)
 
 
 @app.command(epilog="Example: %kestrel fix, in the cell below the one that failed")
 @takes_flags(ResumeOptions, LimitOptions)
+@option_groups
 def fix(
     ctx: typer.Context,
     wish: Annotated[
         list[str] | None, typer.Argument(metavar="[WORDS]...", help="What else to know or to do.")
     ] = None,
     *,
-    name: As = "",
-    background: Background = False,
+    how: ShowOptions,
 ) -> Any:
     """Fix the cell of this notebook that failed last: the agent is given the cell, its traceback and the
     variables that it names.
     """
-    return _begin(ctx, {**ctx.params, "goal": [frontend_of(ctx).failed_cell(" ".join(wish or ()))]})
+    return _begin(ctx, {**ctx.params, "goal": [frontend_of(ctx).failed_cell(" ".join(wish or ()))]}, how)
 
 
 def _begin(
-    ctx: typer.Context, words: Mapping[str, Any], resume: str | None = None
+    ctx: typer.Context, words: Mapping[str, Any], how: ShowOptions, resume: str | None = None
 ) -> Coroutine[Any, Any, Run]:
     """Start a run, or resume one: every option of the command that is a run option of the same name is
     one.
@@ -191,7 +174,6 @@ def _begin(
             return lab.start(" ".join((first, *rest)) if rest else first, **given)
         return _going_on(start.resume(lab, resume, **given))
 
-    how = ShowOptions(**{one.name: words[one.name] for one in fields(ShowOptions) if one.name in words})
     return follow_work(ctx, how, begin)
 
 

@@ -33,9 +33,6 @@ Configs = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", help="Only this configuration of the suite; may be repeated."),
 ]
-Epochs = Annotated[
-    int | None, typer.Option(help="How often each scenario is repeated; the suite's number by default.")
-]
 SuiteAtCommit = Annotated[
     bool,
     typer.Option("--suite-at-commit", help="Run the suite file of each commit itself, not the present one."),
@@ -50,9 +47,18 @@ Margin = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """The options that select scenarios of a suite."""
+class Stored:
+    """The options that select stored trials of a suite."""
 
+    configs: Configs = None
+    commit: Commit = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """The options that select configurations and scenarios of a suite."""
+
+    configs: Configs = None
     scenarios: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,7 +74,30 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Execution:
+class Trials(Parts):
+    """The options that say which trials are made, and whether models are asked for them."""
+
+    epochs: Annotated[
+        int | None, typer.Option(help="How often each scenario is repeated; the suite's number by default.")
+    ] = None
+    cassette: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="record (missing answers of models are recorded), replay (models are never asked), "
+            "refresh or off.",
+        ),
+    ] = None
+    cassettes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of the recordings; by default cassettes/NAME beside the suite."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Execution(Trials):
     """The options that say how a suite is run."""
 
     reuse: Annotated[
@@ -100,23 +129,25 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recordings:
-    """The options that say whether models are asked or replayed."""
+class CommitLine:
+    """The options that choose commits."""
 
-    cassette: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODE",
-            help="record (missing answers of models are recorded), replay (models are never asked), "
-            "refresh or off.",
-        ),
-    ] = None
-    cassettes: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Folder of the recordings; by default cassettes/NAME beside the suite."
-        ),
-    ] = None
+    commits: Annotated[
+        str, typer.Option(metavar="A..B", help="At these commits: A..B, or A,B,C; see above for the default.")
+    ] = ""
+    every: Annotated[
+        int, typer.Option(metavar="N", help="Of these commits only every N-th, counted from the newest.")
+    ] = 1
+    last: Annotated[int | None, typer.Option(metavar="N", help="Of these commits only the N newest.")] = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outputs:
+    """The options that name files for a result: see `save_outputs`."""
+
+    plot: Annotated[Path | None, output_file("Write the plot to this file: .png, .svg or .pdf.")] = None
+    report: Annotated[Path | None, output_file("Write a self-contained HTML report to this file.")] = None
+    csv: Annotated[Path | None, output_file("Write the rows to this file.")] = None
 
 
 def _share(text: str) -> float:

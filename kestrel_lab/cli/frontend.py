@@ -58,16 +58,21 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kest
 class ShowOptions:
     """How a run is shown while it works."""
 
-    background: bool = False
-    """Return at once instead of waiting for the end."""
-    name: str = ""
-    """The variable that holds the run in later cells."""
-    approval_timeout: float | None = None
-    """Seconds after which a question that nobody answered is denied."""
-    as_json: bool = False
-    """Print the run as JSON instead of showing it."""
-    control: str = ""
-    """`stdio`: write events as JSON lines on standard output, and read decisions from standard input."""
+    name: As = ""
+    background: Background = False
+    approval_timeout: ApprovalTimeout = None
+    as_json: AsJson = False
+    control: Annotated[
+        str,
+        typer.Option(
+            metavar="stdio",
+            help="Terminal: write events and read decisions as JSON lines; see `kestrel schema control`.",
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        if self.control not in {"", "stdio"}:
+            raise UsageError(f"--control {self.control}: it is stdio")
 
 
 class Screen(Protocol):
@@ -228,7 +233,7 @@ def option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     typer reads the options of a command from its signature and its annotations, where it knows no groups.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind) and name != "return"}
 
     @wraps(command)
     def call(**given: Any) -> Any:

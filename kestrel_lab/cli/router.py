@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.eval_options import Commit, Configs, save_outputs
-from kestrel_lab.cli.frontend import command_group, frontend_of, output_file
+from kestrel_lab.cli.eval_options import Stored, save_outputs
+from kestrel_lab.cli.frontend import command_group, frontend_of, option_groups, output_file
 from kestrel_lab.core.errors import UsageError
 
 router = command_group(
@@ -24,6 +24,7 @@ Plot = Annotated[Path | None, output_file("Draw quality against cost to this fil
     epilog="Example: kestrel router fit evals/smoke.yaml --out router.json, then: kestrel run GOAL "
     "--model router:router.json",
 )
+@option_groups
 def fit(
     ctx: typer.Context,
     suite: Annotated[
@@ -46,8 +47,7 @@ def fit(
         list[str] | None,
         typer.Option(metavar="MODEL=PRICE", help="The price of a call of a model; for each model."),
     ] = None,
-    config: Configs = None,
-    commit: Commit = None,
+    stored: Stored,
     plot: Plot = None,
 ) -> object:
     """Fit a router and measure it on prompts that it was not fitted on; where no gain is clear, it takes the
@@ -58,11 +58,11 @@ def fit(
 
     if (suite is None) == (data is None):
         raise UsageError("give a suite whose trials are stored, or --data FILE")
-    found = (
-        data
-        if data is not None
-        else routing_frame(frontend_of(ctx).lab(), str(suite), commit=commit, configs=config)
-    )
+    found: Any = data
+    if data is None:
+        found = routing_frame(
+            frontend_of(ctx).lab(), str(suite), commit=stored.commit, configs=stored.configs
+        )
     fitted = fit_router(found, cost_weight=cost_weight, prices=_prices(price) if price else None)
     fitted.save(out)
     save_outputs(fitted, plot=plot)

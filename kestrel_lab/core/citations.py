@@ -217,7 +217,8 @@ def answer_spans(call: str, tool: str, args: Mapping[str, Json], text: str) -> t
 def _numbered_span(whole: Span, match: re.Match[str]) -> Span:
     text = _NUMBER.sub("", match["lines"].removesuffix("\n"))
     first = _number(match["first"])
-    made = _of_file(whole, match["path"], first, first + text.count("\n"), text, match.start("lines"))
+    lines = (first, first + text.count("\n"))
+    made = _of_file(whole, match["path"], lines, text, match.start("lines"))
     return replace(made, end=match.end("lines"))
 
 
@@ -228,15 +229,16 @@ def _lines(whole: Span, path: str, offset: Json, start: int, text: str) -> Itera
     # Models send `true` and negative offsets, too; the tool then begins at the first line.
     first = offset if isinstance(offset, int) and not isinstance(offset, bool) and offset > 0 else 1
     last = first + max(len(body.removesuffix("\n").split("\n")), 1) - 1
-    yield _of_file(whole, path, first, last, body, start)
+    yield _of_file(whole, path, (first, last), body, start)
 
 
 def _line(whole: Span, match: re.Match[str]) -> Span:
     line = _number(match["line"])
-    return _of_file(whole, match["path"], line, line, match["text"], match.start("text"))
+    return _of_file(whole, match["path"], (line, line), match["text"], match.start("text"))
 
 
-def _of_file(whole: Span, path: str, first: int, last: int, text: str, start: int) -> Span:
+def _of_file(whole: Span, path: str, lines: tuple[int, int], text: str, start: int) -> Span:
+    first, last = lines
     path = path.removeprefix("./")
     name = f"{path}:{first}" if first == last else f"{path}:{first}-{last}"
     return Span(

@@ -119,8 +119,8 @@ def _fields(kind: type[FrozenStruct]) -> dict[str, Field[Any]]:
 
     names = kind.__struct_fields__
     defaults = (*(NODEFAULT for _ in names[len(kind.__struct_defaults__) :]), *kind.__struct_defaults__)
-    parts = [
-        (name, kind.__annotations__[name], same(default))
-        for name, default in zip(names, defaults, strict=True)
-    ]
+    kinds: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        kinds |= vars(base).get("__annotations__", {})
+    parts = [(name, kinds[name], same(default)) for name, default in zip(names, defaults, strict=True)]
     return {one.name: one for one in fields(make_dataclass(kind.__name__, parts, kw_only=True))}

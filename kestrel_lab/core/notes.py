@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, cast
 
@@ -24,6 +25,21 @@ OWN = "own "
 """How the taint of a note begins that comes from a run into which no words of others had come."""
 
 Term = Literal["long", "short"]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteQuery:
+    """Asks a memory for notes."""
+
+    text: str
+    """What they have to do with."""
+    top_k: int
+    """At most so many."""
+    workspace: str
+    tags: Sequence[str] = ()
+    """They have all of these."""
+    run: str = ""
+    """The run for which notes that are kept for its length only are among them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

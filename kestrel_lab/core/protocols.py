@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, Record, RetrievalStep
     from kestrel_lab.core.json_types import Json
     from kestrel_lab.core.messages import ModelAnswer, ModelRequest
-    from kestrel_lab.core.notes import Note
+    from kestrel_lab.core.notes import Note, NoteQuery
     from kestrel_lab.core.scores import Score
 
 ModelKind = Literal["real", "scripted", "replay"]
@@ -84,13 +84,10 @@ class Trial:
 class Memory(Protocol):
     """Keeps what later runs in the same workspace should know."""
 
-    async def recall(
-        self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = ""
-    ) -> tuple[Note, ...]:
-        """At most `top_k` notes that have to do with `query`, the most useful first; with all of `tags`.
+    async def recall(self, query: NoteQuery) -> tuple[Note, ...]:
+        """The notes that are asked for, the most useful first.
 
-        The user's preferences have to do with everything. Those that are kept for the length of one run only
-        are among them for `run` alone.
+        The user's preferences have to do with everything.
         """
         ...
 

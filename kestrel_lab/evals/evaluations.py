@@ -10,7 +10,7 @@ from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.shared.transfer import SharedResults
 from kestrel_lab.evals.stored.judgements import Judging
-from kestrel_lab.runtime.options import takes_options
+from kestrel_lab.runtime.options import check_names, takes_options
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import blocking_twin
 
@@ -138,7 +138,16 @@ class Evaluations(Judging, Arms):
 
         return await stored_history(self._lab, suite, **options)
 
-    async def bisect(self, suite: str | Path, good: str, bad: str = "HEAD", **options: Any) -> BisectResult:
+    async def bisect(
+        self,
+        suite: str | Path,
+        good: str,
+        bad: str = "HEAD",
+        *,
+        configs: Sequence[str] | None = None,
+        reporter: Reporter | None = None,
+        **search: Any,
+    ) -> BisectResult:
         """Find the first commit after `good`, up to `bad`, at which a metric is worse, with as many trials as
         that needs.
 
@@ -153,8 +162,12 @@ class Evaluations(Judging, Arms):
         last cannot be run.
         """
         from kestrel_lab.evals.commits.bisect import find_first_bad
+        from kestrel_lab.evals.commits.bisect_result import BisectSearch
 
-        return await find_first_bad(self._lab, suite, good, bad, **options)
+        check_names("Evaluations.bisect", search, BisectSearch.__dataclass_fields__)
+        return await find_first_bad(
+            self._lab, suite, good, bad, BisectSearch(**search), configs=configs, reporter=reporter
+        )
 
     @takes_options(Selection)
     async def rescore(

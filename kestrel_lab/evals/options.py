@@ -7,9 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from kestrel_lab.core.protocols import Reporter
+
+if TYPE_CHECKING:
+    from kestrel_lab.evals.commits.sequential_compare import Design
 
 Configs = Sequence[str] | Mapping[str, Any]
 """Names of a suite's configurations, or models by new names: a model's name, a model, or a `Config`."""
@@ -27,6 +30,25 @@ class Selection(TypedDict, total=False):
     families: Sequence[str] | None
     tags: Sequence[str] | None
     """Scenarios with one of these tags."""
+
+
+class CompareOptions(Selection, total=False):
+    """How two commits are compared."""
+
+    epochs: int | None
+    """How often each scenario is repeated; the suite's number by default."""
+    reporter: Reporter | None
+    margin: float
+    """How large a change of the success rate counts as none, .05 by default."""
+    own_suite: bool
+    """Whether each commit runs the suite file that it has itself."""
+    cassette: str | None
+    """As in `EvalOptions`; recordings are those of each commit."""
+    cassettes: str | Path | None
+    alone: bool
+    """Whether a first commit, for which `auto` finds no base, is run by itself."""
+    design: Design | None
+    """A budget: the commits are run in turns until their difference is decided."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeVar, Unpack, cast
 
-from pydantic import Field, GetJsonSchemaHandler, Strict, model_validator
+from pydantic import AfterValidator, Field, GetJsonSchemaHandler, Strict, create_model, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from kestrel_lab.answers.contracts import AUTO, CONTRACTS, LEVELS, NONE
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.checks.parse import check_definition
 from kestrel_lab.core.errors import UsageError, did_you_mean
@@ -24,6 +24,7 @@ from kestrel_lab.core.yaml.validation import Declared, Entry, OneOf, PythonOnly,
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.guidance import Guidance, is_guidance
 from kestrel_lab.evals.metrics import Metric
+from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.seed_notes import GivenNote
 from kestrel_lab.evals.suite_forms import (
     MOST,
@@ -43,7 +44,7 @@ from kestrel_lab.evals.suite_forms import (
     some,
     text_or_mapping,
 )
-from kestrel_lab.runtime.options import model_of_runner
+from kestrel_lab.runtime.options import ConfigOptions, Opt, model_of_runner, table, takes_options
 from kestrel_lab.runtime.security.containment import MODES
 from kestrel_lab.tools.tool import Tool
 
@@ -240,9 +241,38 @@ class Scenario(Defaults):
 _NOT_OF_A_RUN: Final = frozenset({"id", "family", "tags", "weight", "checks", "expected"})
 
 
-class Config(Declared):
+def _option_fields() -> dict[str, Any]:
+    """Return the fields of a configuration that are options of its runs; empty for what it does not say."""
+    found: dict[str, Any] = {}
+    for name, opt in table(ConfigOptions).items():
+        kind = ConfigOptions.__annotations__[name].__origin__
+        empty = kind() if kind in (str, bool) else None
+        checked = partial(_option_value, opt)
+        mark = OneOf(("", *opt.words)) if opt.words else AfterValidator(checked)
+        about = Field(default=empty, description=opt.meaning)
+        found[name] = (Annotated[kind if empty is not None else kind | None, mark], about)
+    return found
+
+
+def _option_value(opt: Opt, value: Any) -> Any:
+    return opt.checked(value) if value else value
+
+
+if TYPE_CHECKING:
+
+    class _FromOptions(Declared):  # type checkers know no class that is made of a table
+        verify: str = ""
+        form: str = ""
+
+else:
+    _FromOptions = create_model("_FromOptions", __base__=Declared, **_option_fields())
+
+
+class Config(_FromOptions):
     """One way to run the scenarios: a model and its settings. In a file a text alone is the name of a
     model.
+
+    It has the options in `ConfigOptions` too.
     """
 
     name: Annotated[str, WrittenAs(Name)]
@@ -271,10 +301,6 @@ class Config(Declared):
     """Models by kind of work, with `otherwise`, in place of `model`."""
     tools: Texts | None = None
     """Tools in place of those of the scenarios."""
-    verify: Annotated[str, OneOf(("", *LEVELS))] = ""
-    """How the claims of answers are verified, as for any run; not at all where empty."""
-    form: Annotated[str, OneOf(("", NONE, AUTO, *CONTRACTS))] = ""
-    """The form that answers have to have, as for any run; none where empty."""
     learning: bool = False
     """Whether runs remember, and macros that they suggest are kept and offered; each trial begins with an
     empty memory of its own.
@@ -299,6 +325,12 @@ class Config(Declared):
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return text_or_mapping(core, handler)
+
+    @property
+    def options(self) -> ConfigOptions:
+        """The options of its runs that it says; of the others none is the lab's."""
+        said = {name: value for name in table(ConfigOptions) if (value := getattr(self, name))}
+        return cast("ConfigOptions", said)
 
     def definition(self) -> dict[str, Json]:
         """Return all that a trial's outcome depends on."""
@@ -435,15 +467,8 @@ class Suite(Declared):
         lines += [f"  {one.id}: {one_line(one.goal, 100)}" for one in self.scenarios]
         printer.text(sanitize_text("\n".join(lines)))
 
-    def select(
-        self,
-        *,
-        configs: Iterable[str] | None = None,
-        scenarios: Iterable[str] | None = None,
-        families: Iterable[str] | None = None,
-        tags: Iterable[str] | None = None,
-        epochs: int | None = None,
-    ) -> Suite:
+    @takes_options(Selection)
+    def select(self, *, epochs: int | None = None, **parts: Unpack[Selection]) -> Suite:
         """Return the suite with the named parts only, without gates for configurations and families that are
         left out.
 
@@ -451,8 +476,8 @@ class Suite(Declared):
         each is given; `*` and `?` in a name stand for any signs and any sign. Raises `UsageError` for a name
         that fits nothing the suite has, and when no scenario is left.
         """
-        chosen = self
-        if configs is not None:
+        chosen, scenarios, families = self, parts.get("scenarios"), parts.get("families")
+        if (configs := parts.get("configs")) is not None:
             picked = tuple(_pick_known("configuration", configs, {c.name: c for c in self.configs}))
             left_out = {config.name for config in self.configs} - {config.name for config in picked}
             gates = tuple(gate for gate in self.gates if gate.config not in left_out)
@@ -461,7 +486,8 @@ class Suite(Declared):
             )
         named = _chosen_names("scenario", scenarios, {scenario.id for scenario in self.scenarios})
         related = _chosen_names("family", families, {scenario.family for scenario in self.scenarios} - {""})
-        tagged = _chosen_names("tag", tags, {tag for scenario in self.scenarios for tag in scenario.tags})
+        tags = {tag for scenario in self.scenarios for tag in scenario.tags}
+        tagged = _chosen_names("tag", parts.get("tags"), tags)
         if not named is related is tagged is None:
             left = tuple(
                 scenario

@@ -38,10 +38,8 @@ def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox)
     choice = choose_level(sandbox, begin, config.at_least, written=begin in write)
     if not choice.wanted:
         raise UsageError(f'{choice}. It is not started: sandbox = "S0" in its table starts it without one')
-    argv = [str(program), *config.args]
-    launch = launch_with_places(
-        choice.level, argv, read=read, write=write, folder=folder, env=env, sandbox=sandbox
-    )
+    plain = Launch(argv=(str(program), *config.args), cwd=str(folder), env=env)
+    launch = launch_with_places(choice.level, plain, read=read, write=write, sandbox=sandbox)
     return launch, choice
 
 

@@ -13,14 +13,13 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.host.filesystem import private_folder
-from kestrel_lab.tools.sandbox.launcher_client import Launch
+from kestrel_lab.tools.sandbox.launcher_client import Launch, Streams
 from kestrel_lab.tools.shell.process import Pipe, RunningProcess, start_program, start_with_pipes
 
 PIECE = 65_536
@@ -90,7 +89,9 @@ async def start_server(launch: Launch, *, limit: int = PIECE) -> Program:
         )
         try:
             running, outputs = await start_with_pipes(
-                partial(start_program, launch, theirs), limit, terminal=launch.terminal
+                lambda out, err: start_program(launch, Streams(out, err, theirs)),
+                limit,
+                terminal=launch.terminal,
             )
         except BaseException:
             transport.close()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from kestrel_lab.core.errors import StoreError, UsageError, did_you_mean
 from kestrel_lab.core.json_types import dumps
-from kestrel_lab.core.notes import GUIDING, KINDS, SHORT_TTL_S, Note
+from kestrel_lab.core.notes import GUIDING, KINDS, SHORT_TTL_S, Note, NoteQuery
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.eventlog.connection import rewrite_database
 from kestrel_lab.eventlog.store import SessionStore
@@ -76,20 +76,18 @@ class NoteMemory:
             self.table, vectors=None if load is None else VectorIndex(store, load)
         )
 
-    async def recall(
-        self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = ""
-    ) -> tuple[Note, ...]:
-        """Return notes about `query`, the most useful first, with all of `tags`; of `run` also the
-        short-lived ones.
+    async def recall(self, query: NoteQuery) -> tuple[Note, ...]:
+        """Return the notes that are asked for, the most useful first.
 
         The newest preferences of the user take the places that are left, whatever the query is.
         """
-        found = await asyncio.to_thread(self.find, query, top_k, workspace=workspace, tags=tags, run=run)
-        if len(found) >= top_k or tags:
+        found = await asyncio.to_thread(self.find, query)
+        if len(found) >= query.top_k or query.tags:
             return found
-        standing = await asyncio.to_thread(self.table.notes, workspace, _STANDING, (self._now(),))
+        standing = await asyncio.to_thread(self.table.notes, query.workspace, _STANDING, (self._now(),))
         known = {note.id for note in found}
-        more = [note for note in standing if note.id not in known][: min(_MOST_STANDING, top_k - len(found))]
+        left = min(_MOST_STANDING, query.top_k - len(found))
+        more = [note for note in standing if note.id not in known][:left]
         if more:
             self.table.used([note.id for note in more], PROMOTE_AFTER)
         return (*found, *more)
@@ -102,18 +100,9 @@ class NoteMemory:
         """Return the notes of these ids that are not forgotten."""
         return tuple((await asyncio.to_thread(self.table.by_id, ids, workspace)).values())
 
-    def find(
-        self,
-        query: str,
-        top_k: int,
-        *,
-        workspace: str,
-        tags: Sequence[str] = (),
-        run: str = "",
-        count: bool = True,
-    ) -> tuple[Note, ...]:
+    def find(self, query: NoteQuery, *, count: bool = True) -> tuple[Note, ...]:
         """Return what `recall` returns, without preferences; with `count` their use is counted."""
-        found = tuple(self.engine.rank(query, workspace, top_k, tags=tags, run=run))
+        found = tuple(self.engine.rank(query))
         if found and count:
             self.table.used([note.id for note in found], PROMOTE_AFTER).result()
         return found
@@ -225,7 +214,7 @@ class NoteMemory:
             return self.table.notes(workspace, "kind = 'fingerprint' AND replaced_by = ''")
         if note.kind in _NEVER_ALIKE or note.term == "short":
             return []
-        found = self._words.rank(note.text, workspace, _COMPARED)
+        found = self._words.rank(NoteQuery(note.text, _COMPARED, workspace))
         return [other for other in found if other.kind not in _NEVER_ALIKE and other.term == "long"]
 
     def _merged(self, known: Note, note: Note, workspace: str) -> Note:

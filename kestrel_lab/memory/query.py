@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kestrel_lab.core.json_types import dumps
-from kestrel_lab.core.notes import Note
+from kestrel_lab.core.notes import Note, NoteQuery
 from kestrel_lab.language.words import content_words, name_parts
 from kestrel_lab.memory.entities import Entity, find_entities
 from kestrel_lab.memory.table import COLUMNS, LIVE, NoteTable, note_from_row
@@ -88,19 +88,18 @@ class MemoryQueryEngine:
         """Return the entities of the goal, then those of its context."""
         return tuple(dict.fromkeys((*find_entities(goal), *find_entities(context))))
 
-    def rank(
-        self, query: str, workspace: str, top_k: int, *, tags: Sequence[str] = (), run: str = ""
-    ) -> list[Note]:
-        """Return at most `top_k` notes about `query` that have all of `tags`, the most useful first."""
+    def rank(self, query: NoteQuery) -> list[Note]:
+        """Return the notes that are asked for, the most useful first."""
+        top_k, workspace, tags, run = query.top_k, query.workspace, query.tags, query.run
         if top_k < 1:
             return []
-        named = self.extract_entities(query)
-        terms = _terms(query, named)
+        named = self.extract_entities(query.text)
+        terms = _terms(query.text, named)
         found = self._lexical(terms, workspace, tags, run)
         scores = self._weighed(found, named) if found else {}
         notes = {number: each.note for number, each in found.items()}
         if self._vectors is not None and (len(notes) < top_k or self._vectors.ordering):
-            near = self._vectors.nearest(query, workspace, _NEAREST, tags=tags, also=notes)
+            near = self._vectors.nearest(query.text, workspace, _NEAREST, tags=tags, also=notes)
             akin = self._akin(near, workspace, tags, run, without=notes)
             notes |= akin
             if weight := self._vectors.ordering:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from kestrel_lab.core.calls import Call
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.permissions.command_patterns import CommandPattern, Match
-from kestrel_lab.permissions.policy import Ruling, no_rules
-from kestrel_lab.permissions.rule import Rule, read_rules, read_rules_file
+from kestrel_lab.permissions.policy import Policy, Ruling, no_rules
+from kestrel_lab.permissions.rule import Rule, read_rule, read_rules, read_rules_file
 from kestrel_lab.shell_syntax.parser import read_line
 from kestrel_lab.views.html.table_view import TableView
 
@@ -146,3 +147,20 @@ def read_rulebook(given: GivenRules, source: str = "the rules given") -> Ruleboo
     if isinstance(given, str | Path):
         return Rulebook(read_rules_file(Path(given)))
     return Rulebook(read_rules(list(given), source))
+
+
+def policy_for(policy: str, lab: Rulebook, own: Rulebook, folder: Path) -> Policy:
+    """Return the named policy with both sets of rules, for calls in `folder`; raises `UsageError`."""
+    return replace(Policy.parse(policy), rules=(lab + own).within(folder))
+
+
+def rules_as_json(own: Rulebook) -> list[dict[str, Json]]:
+    """Return rules as JSON for the log, so that they also apply to resumed and forked runs."""
+    return [{"source": rule.source, "rule": dict(rule.table)} for rule in own]
+
+
+def rules_from_json(kept: Sequence[dict[str, Json]]) -> Rulebook:
+    """The rules that `rules_as_json` kept."""
+    return Rulebook(
+        tuple(read_rule(cast("dict[str, Json]", entry["rule"]), str(entry["source"])) for entry in kept)
+    )

@@ -1,8 +1,7 @@
 """Options of labs and runs, each declared once: type, default, meaning, and where it can be given.
 
-Keyword arguments, settings, command line and the control protocol are made from these tables. The
-configurations of suites are not: `evals.suite.Config` has fields of its own. `docs/contribute/option.md` says
-how to add an option.
+Keyword arguments, settings, command line, the control protocol and the configurations of suites are made from
+these tables. `docs/contribute/option.md` says how to add an option.
 """
 
 import functools
@@ -27,7 +26,8 @@ from typing import (
 )
 
 from kestrel_lab.adapters.adapter import Adapter
-from kestrel_lab.answers.contracts import NONE, answer_forms, parse_form
+from kestrel_lab.answers.contracts import AUTO as FORM_BY_GOAL
+from kestrel_lab.answers.contracts import CONTRACTS, LEVELS, NONE, answer_forms, parse_form
 from kestrel_lab.answers.contracts import parse_level as parse_verify
 from kestrel_lab.core.errors import UnknownOption, UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json, loads
@@ -267,6 +267,8 @@ class Opt:
     weakens: Callable[[Any, Any], bool] = _is_different
     flag: Flag | None = None
     """Set for an option of `kestrel run`; those of `ResumeOptions` are also of `resume` and `fork`."""
+    words: tuple[str, ...] = ()
+    """All values that it may have, where they are words."""
     client: Any = None
     """Its type in JSON, for an option that clients of the control protocol may give: nothing that lets a run
     do more.
@@ -349,19 +351,9 @@ class ResumeOptions(_ModelAndPolicy, _Everywhere, total=False):
     ]
 
 
-class _LabAndRun(_Everywhere, total=False):
-    """Options of labs and of runs that begin."""
+class ConfigOptions(TypedDict, total=False):
+    """Options of labs and of runs that begin, which a suite's configuration may give to its trials."""
 
-    rules: Annotated[
-        GivenRules,
-        Opt(
-            None,
-            "TOML file with more rules about calls: see `kestrel rules --help`",
-            "In Python also tables as in one, see `permissions.rule`. Those of a run hold for it and its "
-            "forks, and lift nothing that other rules forbid or ask about.",
-            flag=Flag(metavar="FILE"),
-        ),
-    ]
     verify: Annotated[
         str,
         Opt(
@@ -369,6 +361,7 @@ class _LabAndRun(_Everywhere, total=False):
             "how the claims of answers are checked: off, warn (concerns are shown beside them), repair, "
             "judge (by a model too), quality (a report only)",
             read=_verify,
+            words=tuple(LEVELS),
             weakens=_is_off,
             flag=Flag(metavar="LEVEL"),
         ),
@@ -380,9 +373,25 @@ class _LabAndRun(_Everywhere, total=False):
             f"form that answers have to have: {answer_forms()}",
             "`auto` is chosen by the goal, for runs without a plan.",
             read=_form,
+            words=(NONE, FORM_BY_GOAL, *CONTRACTS),
             weakens=_harmless,
             flag=Flag(metavar="FORM"),
             client=str,
+        ),
+    ]
+
+
+class _LabAndRun(_Everywhere, ConfigOptions, total=False):
+    """Options of labs and of runs that begin."""
+
+    rules: Annotated[
+        GivenRules,
+        Opt(
+            None,
+            "TOML file with more rules about calls: see `kestrel rules --help`",
+            "In Python also tables as in one, see `permissions.rule`. Those of a run hold for it and its "
+            "forks, and lift nothing that other rules forbid or ask about.",
+            flag=Flag(metavar="FILE"),
         ),
     ]
     containment: Annotated[

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from kestrel_lab.adapters.adapter import is_adapter
-from kestrel_lab.answers.contracts import NONE, parse_level
+from kestrel_lab.answers.contracts import NONE
 from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import (
@@ -32,11 +32,16 @@ from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.host.version import __version__
-from kestrel_lab.permissions.rulebook import Rulebook, read_rulebook
+from kestrel_lab.permissions.rulebook import (
+    Rulebook,
+    policy_for,
+    read_rulebook,
+    rules_as_json,
+    rules_from_json,
+)
 from kestrel_lab.runtime.agent.macro_calls import offer_macros, recorded_tools_of
 from kestrel_lab.runtime.agent.system_prompt import citation_instructions, system_prompt
 from kestrel_lab.runtime.approvals.decide import RunApprovals
-from kestrel_lab.runtime.approvals.scope import policy_for, rules_as_json, rules_from_json
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import GivenTexts, guidance_texts
 from kestrel_lab.runtime.context.images import store_images
@@ -155,7 +160,7 @@ def _begin(lab: Services, goal: str, options: StartOptions) -> Run:
         texts.prompt,
     )
     given = replace(given, options=options, skills=texts.skills)
-    ctx = _context(lab, new_run_id(), given, RunState(private_copy=copy), toolbox, growth)
+    ctx = _context(lab, new_run_id(), given, RunState(private_copy=copy), (toolbox, growth))
     started = RunStarted(
         goal=str(goal),
         said=goal.said if isinstance(goal, FilledGoal) else "",
@@ -193,9 +198,11 @@ def _plan_of(
     """Return the plan of a run, `None` for an agent alone, the form of its answer as a type, and how its
     answer is verified and cites: a level and a form of answers.
     """
-    level = parse_level(options.get("verify") or usual["verify"])
+    level = options.get("verify") or usual["verify"]
     wanted, inputs, form_of_value = options.get("plan"), options.get("inputs"), options.get("output")
-    output = OutputType.of(getattr(wanted, "output", None) if form_of_value is None else form_of_value)
+    if form_of_value is None:
+        form_of_value = getattr(wanted, "output", None)
+    output = None if form_of_value is None else OutputType.of(form_of_value)
     plan = plan_for(wanted, goal, inputs) if wanted is not None or inputs else None
     form = form_for(options.get("form"), usual["form"] if output is None else NONE, plan)
     if output is not None:
@@ -214,14 +221,14 @@ def _given_anew(
         usual=lab.options,
         model=lab.registry.resolve_model(options.get("model")),
         workspace=place,
-        policy=policy_for(options.get("approve") or lab.options["approve"], lab.rules, rules, place),
+        policy=policy_for(options.get("approve") or lab.options["approve"], lab.rules, rules, place.root),
         limits=options.get("limits") or lab.limits,
         output=output,
         resolve=options.get("resolve") or lab.registry.resolve_model,
         ports=replace(options.get("ports") or lab.ports, look=look),
         sandbox=lab.sandbox,
         skills={},
-        containment=contain.read_mode(options.get("containment") or lab.options["containment"]),
+        containment=cast("contain.Containment", options.get("containment") or lab.options["containment"]),
     )
 
 
@@ -453,7 +460,7 @@ def _again(
     shown = {str(one["skill"]) for one in began.guidance if "skill" in one}
     found = _skills(lab, place, trial=bool(began.scenario)) if shown else []
     skills = {skill.name: skill for skill in found if skill.name in shown}
-    toolbox, growth = _set_up(
+    tools_now = _set_up(
         lab,
         known,
         place,
@@ -475,7 +482,7 @@ def _again(
         model=_model_again(lab, began, options.get("model")),
         workspace=place,
         policy=policy_for(
-            options.get("approve") or began.policy, lab.rules, rules_from_json(began.rules), place
+            options.get("approve") or began.policy, lab.rules, rules_from_json(began.rules), place.root
         ),
         limits=options.get("limits") or Limits(**cast("dict[str, Any]", began.limits)),
         output=output or (OutputType(began.output) if began.output else None),
@@ -483,9 +490,9 @@ def _again(
         ports=lab.ports,
         sandbox=lab.sandbox,
         skills=skills,
-        containment=contain.read_mode(options.get("containment") or lab.options["containment"]),
+        containment=cast("contain.Containment", options.get("containment") or lab.options["containment"]),
     )
-    ctx = _context(lab, run_id, given, state, toolbox, growth)
+    ctx = _context(lab, run_id, given, state, tools_now)
     ctx.equip = registry.equipping(ctx, late, tools, state.left)
     return ctx
 
@@ -559,8 +566,7 @@ def _context(
     run_id: str,
     given: Given,
     state: RunState,
-    toolbox: Toolbox,
-    growth: Growth | None,
+    tools: tuple[Toolbox, Growth | None],
 ) -> RunContext:
     """Return the context of a run, whose sandbox may read the skills of its user and what its private copy
     shares with other folders.
@@ -574,8 +580,8 @@ def _context(
         given=given,
         services=lab,
         state=state,
-        toolbox=toolbox,
-        growth=growth,
+        toolbox=tools[0],
+        growth=tools[1],
         history=FileHistory(lab.recorders, given.workspace),
     )
 

@@ -60,6 +60,7 @@ def parse_relative(
         read_moment,
     )
     from kestrel_lab.tools.timeparse.parse import parse_relative as read
+    from kestrel_lab.tools.timeparse.types import Preferences
 
     session = handshake_of(ctx.time)
     place = zone_named(zone, "the arguments") if zone else None
@@ -72,7 +73,8 @@ def parse_relative(
         )
     else:
         moment, place = session.now, place or session.zone
-    return read(text, moment, zone=place, prefer=prefer, order=order or None).as_json()
+    preferences = Preferences(prefer=prefer, order=order or None)
+    return read(text, moment, zone=place, preferences=preferences).as_json()
 
 
 @tool(

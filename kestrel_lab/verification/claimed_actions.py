@@ -24,7 +24,7 @@ from kestrel_lab.verification.effects import (
     may_send,
     names_file,
 )
-from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.subject import Subject
 
 VERBS: Final[dict[str, str]] = {
@@ -104,9 +104,7 @@ def deeds_were_done(subject: Subject) -> Iterator[Issue]:
         for claimed in claimed_actions(said):
             if why := _refutation(claimed, subject.acts, subject):
                 subject.checked.add(claimed.words)
-                yield make_issue(
-                    "critical", said.text, f"the answer says “{claimed.words}”, but {why}", DO_IT
-                )
+                yield Issue("critical", said.text, f"the answer says “{claimed.words}”, but {why}", DO_IT)
         for name in files_in(said):
             refused = [
                 action
@@ -118,7 +116,7 @@ def deeds_were_done(subject: Subject) -> Iterator[Issue]:
             )
             if refused and not excused and _PASSIVE.match(said.text[name.end :]):
                 subject.checked.add(name.text)
-                yield make_issue("critical", said.text, f"{name.text}: {failure_text(refused)}", DO_IT)
+                yield Issue("critical", said.text, f"{name.text}: {failure_text(refused)}", DO_IT)
 
 
 DO_IT: Final = "do it, or say that it was not done"

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from kestrel_lab.verification.claimed_actions import deeds_were_done
-from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.outcomes import outcomes_are_right
 from kestrel_lab.verification.places import citations_resolve, files_exist
 from kestrel_lab.verification.quotes import quotes_are_exact
@@ -69,4 +69,4 @@ def check_answer(subject: Subject, checks: Mapping[Kind, tuple[Check, ...]] = CH
 def unfinished_issue(why: str) -> Issue:
     """Return the issue that an answer was not checked completely."""
     fix = "nothing is known of the rest; ask for a shorter answer"
-    return make_issue("minor", "", f"the answer was not checked to its end: {why}", fix, check=UNFINISHED)
+    return Issue("minor", "", f"the answer was not checked to its end: {why}", fix, check=UNFINISHED)

@@ -15,7 +15,7 @@ from kestrel_lab.core.citations import Citation, Span, Standing, citations_in, i
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.text_files import split_lines
-from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.quotes import contains_code, contains_quote, inexact_quotes, operator_changed_in
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import ALIKE, PARSED, WorkSpent
@@ -220,7 +220,7 @@ def wrong_citations(backed: Iterable[CitedClaim]) -> Iterator[Issue]:
     for claim in backed:
         for one in claim.cited:
             if one.state in ("wrong", "changed"):
-                yield make_issue(
+                yield Issue(
                     "critical",
                     claim.text,
                     one.why,

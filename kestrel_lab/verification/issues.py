@@ -12,7 +12,7 @@ Severity = Literal["critical", "major", "minor"]
 """`critical` and `major` refuse the answer, `minor` is only reported."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Issue:
     """One thing that is wrong with an answer."""
 
@@ -24,6 +24,11 @@ class Issue:
     """How to fix it."""
     check: str = ""
     """The check that found it."""
+
+    def __post_init__(self) -> None:
+        # One line each, without signs that a terminal acts upon: they quote the answer.
+        for name, most in (("place", 160), ("what", 300), ("fix", 300)):
+            object.__setattr__(self, name, one_line(sanitize_text(getattr(self, name)), most))
 
     @property
     def refuses(self) -> bool:
@@ -42,14 +47,3 @@ class Issue:
             "fix": self.fix,
             "check": self.check,
         }
-
-
-def make_issue(severity: Severity, place: str, what: str, fix: str, *, check: str = "") -> Issue:
-    """An issue, its texts in one line each and without signs that a terminal acts upon."""
-    return Issue(
-        severity=severity,
-        place=one_line(sanitize_text(place), 160),
-        what=one_line(sanitize_text(what), 300),
-        fix=one_line(sanitize_text(fix), 300),
-        check=check,
-    )

@@ -9,7 +9,7 @@ from typing import Final
 from kestrel_lab.core.events.actions import Action
 from kestrel_lab.verification.claimed_actions import DONE, SUPPOSED, TOOLS, failure_text
 from kestrel_lab.verification.effects import may_run_tests
-from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.subject import Subject
 
 _GREEN: Final = re.compile(
@@ -51,12 +51,12 @@ def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
             if number.isdigit() and given and number not in given and not of_several:
                 shown = ", ".join(sorted(given, key=int))
                 what = f"the answer says {match[0]}; the output of the command says {shown} {word}"
-                yield make_issue("critical", said.text, what, "report what the command printed")
+                yield Issue("critical", said.text, what, "report what the command printed")
         for match in _EXIT.finditer(said.text):
             subject.checked.update([match[0]] if codes else [])
             if codes and int(match["code"]) not in codes:
                 what = f"the answer says “{match[0]}”; the exit code was {', '.join(map(str, sorted(codes)))}"
-                yield make_issue("critical", said.text, what, "report the exit code")
+                yield Issue("critical", said.text, what, "report the exit code")
 
 
 def _tests_pass(subject: Subject, actions: Sequence[Action], ended: Sequence[Action]) -> Iterator[Issue]:
@@ -101,7 +101,7 @@ def _tests_pass(subject: Subject, actions: Sequence[Action], ended: Sequence[Act
             why = failure_text(refused) if refused else "no command of this run did"
         if why:
             subject.checked.add(claim[0])
-            yield make_issue(
+            yield Issue(
                 "critical",
                 said.text,
                 f"the answer says “{claim[0]}”, but {why}",

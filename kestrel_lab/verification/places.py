@@ -16,7 +16,7 @@ from kestrel_lab.core.citations import Citation, citations_in
 from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.language.definitions import definitions_in
 from kestrel_lab.verification.claims import Mention, Statement, files_in, folders_in, names_in, preceding_name
-from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.quotes import contains_quote, quotes_in, with_context_lines
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import ALIKE, PARSED, whole_word
@@ -57,7 +57,7 @@ def files_exist(subject: Subject) -> Iterator[Issue]:
                 subject.checked.add(name.text)
             if missing:
                 fix = f"name a file that exists{_similar_path(subject, name.text)}"
-                yield make_issue("critical", said.text, f"{name.text} does not exist", fix)
+                yield Issue("critical", said.text, f"{name.text} does not exist", fix)
 
 
 def _is_missing(subject: Subject, said: Statement, name: Mention, *, cited: bool) -> bool:
@@ -137,7 +137,7 @@ def citations_resolve(subject: Subject) -> Iterator[Issue]:
         right = {cited.path for cited in found if cited.path and not _wrong_lines(subject, said, cited)}
         for cited in found:
             if cited.path and (wrong := _wrong_lines(subject, said, cited, others=cited.path in right)):
-                yield make_issue("critical", said.text, wrong, "read the file and cite the right lines")
+                yield Issue("critical", said.text, wrong, "read the file and cite the right lines")
             if cited.call and subject.calls is not None:
                 subject.checked.add(cited.call)
             if (
@@ -146,9 +146,7 @@ def citations_resolve(subject: Subject) -> Iterator[Issue]:
                 and cited.call not in {made.call for made in subject.calls}
             ):
                 what = f"there was no tool call {cited.call}"
-                yield make_issue(
-                    "critical", said.text, what, "cite a call of this run, or say where it is from"
-                )
+                yield Issue("critical", said.text, what, "cite a call of this run, or say where it is from")
 
 
 def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: bool = False) -> str:

@@ -18,7 +18,7 @@ from typing import Final
 from kestrel_lab.core.citations import Citation, citations_in
 from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.verification.claims import MOST_CHARS, Statement, code_in, files_in
-from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.subject import Subject
 
 _FILLED: Final = "filledin"
@@ -288,7 +288,7 @@ def inexact_quotes(subject: Subject, said: Statement) -> Iterator[Issue]:
         if not changed_quote(quote, subject.through(_own_texts(subject), cost)) and (
             found := changed_quote(quote, subject.through(every, cost))
         ):
-            yield make_issue(
+            yield Issue(
                 "critical", said.text, f"the quote “{quote}” is not exact; the source reads: {found}", _FIX
             )
 
@@ -308,7 +308,7 @@ def _code(subject: Subject, said: Statement, code: str) -> Iterator[Issue]:
         and not contains_code(code, subject.through(near))
         and (found := changed_code(code, subject.through(near), _known_names(code, near)))
     ):
-        yield make_issue("critical", said.text, f"`{code}` is not exact; the source reads: {found}", _FIX)
+        yield Issue("critical", said.text, f"`{code}` is not exact; the source reads: {found}", _FIX)
 
 
 def _known_names(code: str, texts: list[str]) -> frozenset[str]:
@@ -337,7 +337,7 @@ def _block(subject: Subject, said: Statement) -> Iterator[Issue]:
             if not contains_quote(literal, [text]) and (
                 found := changed_quote(literal, subject.through([text], cost=len(quote_words(literal))))
             ):
-                yield make_issue(
+                yield Issue(
                     "critical", literal, f"the text “{literal}” is not exact; the source reads: {found}", _FIX
                 )
         if len(there) < 2 or 2 * len(there) < len(body):
@@ -347,7 +347,7 @@ def _block(subject: Subject, said: Statement) -> Iterator[Issue]:
             if line not in there and (
                 found := changed_code(line, subject.through([text]), _known_names(line, [text]))
             ):
-                yield make_issue(
+                yield Issue(
                     "critical",
                     line,
                     f"the line is not exact; the source reads: {found}",

@@ -28,7 +28,7 @@ from kestrel_lab.verification.effects import (
     may_change_cell,
     may_change_variable,
 )
-from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.subject import Subject
 
 
@@ -49,7 +49,7 @@ def refused_calls_did_nothing(subject: Subject) -> Iterator[Issue]:
     done = [action for action in acts if action not in refused]
     if (found := _COMPLETED.match(subject.answer)) and not any(map(may_change_anything, done)):
         subject.checked.add(found[0])
-        yield make_issue(
+        yield Issue(
             "critical", found[0], f"the answer says “{found[0].strip()}”, but {failure_text(refused)}", DO_IT
         )
     for said in subject.paid():
@@ -57,9 +57,7 @@ def refused_calls_did_nothing(subject: Subject) -> Iterator[Issue]:
             continue
         if (claimed := _claimed_change(said)) and (by := _only_refused(said, claimed, refused, done)):
             subject.checked.add(said.text)
-            yield make_issue(
-                "critical", said.text, f"the answer says “{claimed}”, but {failure_text(by)}", DO_IT
-            )
+            yield Issue("critical", said.text, f"the answer says “{claimed}”, but {failure_text(by)}", DO_IT)
 
 
 _ADMITS: Final = re.compile(

@@ -16,7 +16,7 @@ from waits import PATIENCE_S
 
 from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.command_lines import launch_for, launch_with_places
-from kestrel_lab.tools.sandbox.launcher_client import run_blocking
+from kestrel_lab.tools.sandbox.launcher_client import Launch, run_blocking
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.sandbox.private_gitdir import PREFIX
 from kestrel_lab.tools.shell.environment import clean_environment
@@ -376,11 +376,14 @@ def test_a_log_in_a_folder_that_is_only_read_stays_hidden(level: str, tmp_path: 
     ]
     launch = launch_with_places(
         Level[level],
-        python(f"import os; os.chdir({str(tmp_path)!r})\n" + _READ_ALL) + (*map(str, (*seen, *ways)),),
+        Launch(
+            argv=python(f"import os; os.chdir({str(tmp_path)!r})\n" + _READ_ALL)
+            + (*map(str, (*seen, *ways)),),
+            cwd=str(work),
+            env=clean_environment(),
+        ),
         read=[project],
         write=[work],
-        folder=work,
-        env=clean_environment(),
         sandbox=Sandbox(hidden=(home,)),
     )
     code, text = run_blocking(launch, PATIENCE_S)
@@ -397,11 +400,13 @@ def test_the_test_of_a_hidden_log_sees_one_that_is_not(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     launch = launch_with_places(
         Level.S1 if not probe_level(Level.S1, Sandbox()) else Level.S0,
-        python(_READ_ALL) + (str(tmp_path / "project" / "kestrel.txt"),),
+        Launch(
+            argv=python(_READ_ALL) + (str(tmp_path / "project" / "kestrel.txt"),),
+            cwd=str(tmp_path / "work"),
+            env=clean_environment(),
+        ),
         read=[tmp_path / "project"],
         write=[tmp_path / "work"],
-        folder=tmp_path / "work",
-        env=clean_environment(),
         sandbox=Sandbox(hidden=(tmp_path / "elsewhere",)),
     )
     assert "SECRET" in run_blocking(launch, PATIENCE_S)[1]

@@ -14,6 +14,8 @@ from waits import PATIENCE_S
 from kestrel_lab.cli import main as cli
 from kestrel_lab.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 Kestrel = Callable[..., tuple[int, str, str]]
 HUGE = "9" * 5_000
 DEEP = "[" * 20_000

@@ -8,6 +8,8 @@ from xml.etree import ElementTree as ET
 import in_process
 import pytest
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 SUITE = """\
 name: demo
 epochs: 1

@@ -32,7 +32,10 @@ rules:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A suite of five scenarios that was run."""
     place = tmp_path_factory.mktemp("suite")
-    ask = "  - {{id: s{0}, goal: talk {0}, tools: [read_file], workspace: {{files: {{a.txt: hi}}}}, checks: [{{answer_contains: hello}}]}}\n"
+    ask = (
+        "  - {{id: s{0}, goal: talk {0}, tools: [read_file], workspace: {{files: {{a.txt: hi}}}}, checks: [{{answer_contains: hello}}, {{graded: \
+{{rubric: It greets.}}}}]}}\n"
+    )
     (place / "suite.yaml").write_text(SUITE + "".join(ask.format(n) for n in range(5)))
     (place / "script.yaml").write_text(SCRIPT)
     (place / "judge.yaml").write_text(JUDGE)
@@ -108,10 +111,13 @@ def test_the_commands_from_label_to_judge(folder: Path, monkeypatch: pytest.Monk
     assert "Cohen" in done.stdout or "labelled by" in done.stdout
     assert kestrel(folder, "label", "work", "--csv", "out.csv").returncode == 0
     assert "0 labels read" in kestrel(folder, "label", "suite.yaml", "--read", "out.csv").stdout
+    # The verdicts of the graded check are those of the same judge by the same rubric.
+    graded = kestrel(folder, "judge", "suite.yaml").stdout
+    assert "1 judge measured by 5 labels" in graded
     judged = kestrel(folder, "judge", "suite.yaml", "--model", "scripted:judge.yaml", "--rounds", "2")
     assert judged.returncode == 0, judged.stderr
     assert "sensitivity" in judged.stdout
-    assert "10 verdicts were asked for" in judged.stdout
+    assert "5 verdicts were asked for, 5 were in the log" in judged.stdout
     gone = kestrel(folder, "label", "work.yaml")
     assert gone.returncode != 0
-    assert "labels of suite 'work' are in the log" in gone.stderr
+    assert "the log has labels of work (" in gone.stderr

@@ -17,6 +17,8 @@ from kestrel_lab.cli.build_server_output import HarmlessStream
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 ORDERS = [
     "::add-mask::secret",
     "  ::set-output name=x::y",

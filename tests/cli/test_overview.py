@@ -15,6 +15,8 @@ from kestrel_lab.cli import overview
 from kestrel_lab.cli.app import app
 from kestrel_lab.cli.overview import COMMANDS, PANELS
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 
 @pytest.mark.parametrize("width", ["80", "160"])
 def test_the_overview_is_that_of_the_loaded_commands(

@@ -301,3 +301,17 @@ def test_a_panel_has_text_and_figures_and_the_cell_the_rest(
         kernel.live.panels = panels
         kernel.execute("print('text')")
         assert capsys.readouterr().out == shown
+
+
+def test_a_stop_that_came_before_the_code_is_not_lost(tmp_path: Path) -> None:
+    """Pressed while the variables are looked at, it waits in the event loop: the code does not begin."""
+    kernel = Kernel(tmp_path)
+
+    async def stopped() -> None:
+        call = asyncio.create_task(kernel.live.execute("began = True", str(tmp_path), "r", "c"))
+        asyncio.get_running_loop().call_later(0.001, call.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(stopped())
+    assert "began" not in kernel.ns

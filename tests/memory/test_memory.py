@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.events.union import MemoryStored, RunStarted
 from kestrel_lab.core.json_types import dumps
-from kestrel_lab.core.notes import SHORT_TTL_S, Note
+from kestrel_lab.core.notes import SHORT_TTL_S, Note, NoteQuery
 from kestrel_lab.eventlog import connection as connection_module
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.store import SessionStore
@@ -43,7 +43,7 @@ def texts(memory: NoteMemory, query: str, top_k: int = 5, **options: str) -> lis
     return [
         note.text
         for note in asyncio.run(
-            memory.recall(query, top_k, workspace=options.pop("workspace", HERE), **options)
+            memory.recall(NoteQuery(query, top_k, options.pop("workspace", HERE), **options))
         )
     ]
 
@@ -162,7 +162,7 @@ def test_words_of_the_user_take_the_place_of_the_same_untrusted_ones(memory: Not
     memory.keep(
         Note(text="Deploy the billing service to production with `make deploy`", at=2.0, stated=True), HERE
     )
-    (found,) = asyncio.run(memory.recall("deploy service", 5, workspace=HERE))
+    (found,) = asyncio.run(memory.recall(NoteQuery("deploy service", 5, HERE)))
     assert (found.text, found.taint, found.stated) == (
         "Deploy the billing service to production with `make deploy`",
         "",
@@ -247,7 +247,7 @@ def test_what_is_forgotten_is_in_no_byte_of_the_files(memory: NoteMemory) -> Non
             Note(id=f"n{number}", text=" ".join(own), kind=kind, run=run, tags=(own[0],), at=1.0), HERE
         )
     queued.result()  # they are written in order
-    memory.find(" ".join(word for own in words.values() for word in own[:1]), 50, workspace=HERE)
+    memory.find(NoteQuery(" ".join(word for own in words.values() for word in own[:1]), 50, HERE))
     gone = [number for number in words if number % 3 == 0 or number > 100]
     memory.table.delete(memory.table.by_id([f"n{number}" for number in gone[1:]], HERE).values())
     assert memory.forget(f"text:{words[gone[0]][3]}", HERE).notes[0].id == f"n{gone[0]}"
@@ -533,15 +533,15 @@ def test_recall_goes_by_tags_workspace_and_top_k(memory: NoteMemory) -> None:
             HERE,
         )
     memory.keep(Note(text="Kestrel elsewhere."), "/elsewhere")
-    everything = memory.find("kestrel", 9, workspace=HERE)
+    everything = memory.find(NoteQuery("kestrel", 9, HERE))
     assert len(everything) == 4
-    assert {note.text for note in memory.find("kestrel", 9, workspace=HERE, tags=("Bird", "even"))} == {
+    assert {note.text for note in memory.find(NoteQuery("kestrel", 9, HERE, tags=("Bird", "even")))} == {
         "Kestrel number0 flies.",
         "Kestrel number2 flies.",
     }
-    assert len(memory.find("kestrel", 2, workspace=HERE)) == 2
+    assert len(memory.find(NoteQuery("kestrel", 2, HERE))) == 2
     assert [
-        len(memory.find(query, top_k, workspace=HERE))
+        len(memory.find(NoteQuery(query, top_k, HERE)))
         for query, top_k in (("", 5), ("kestrel", 0), ('" OR * NEAR(', 5))
     ] == [0, 0, 0]
 
@@ -550,7 +550,7 @@ def test_recall_goes_by_tags_workspace_and_top_k(memory: NoteMemory) -> None:
 @given(st.text(max_size=200))
 def test_no_query_is_an_error(query: str) -> None:
     """Whatever is asked, full-text syntax included, is looked for as words."""
-    SHARED().find(query, 5, workspace=HERE)
+    SHARED().find(NoteQuery(query, 5, HERE))
 
 
 def _shared() -> Callable[[], NoteMemory]:
@@ -613,7 +613,7 @@ def test_preferences_are_told_whatever_the_goal(memory: NoteMemory) -> None:
     told = ["Marmalade is orange.", "I prefer colour5.", "I prefer colour4.", "I prefer colour3."]
     assert texts(memory, "marmalade") == told
     assert texts(memory, "marmalade", 2) == told[:2]
-    assert [note.text for note in memory.find("marmalade", 5, workspace=HERE)] == told[:1]
+    assert [note.text for note in memory.find(NoteQuery("marmalade", 5, HERE))] == told[:1]
     assert [note.uses for note in memory.table.notes(HERE, "text = 'I prefer colour5.'")] == [2]
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import StoreError
-from kestrel_lab.core.notes import Note
+from kestrel_lab.core.notes import Note, NoteQuery
 from kestrel_lab.eventlog.connection import add_vector_tables
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host import vector_tables
@@ -254,9 +254,9 @@ def test_an_episode_is_found_by_what_stands_beside_it(store: SessionStore) -> No
     memory = NoteMemory(store, embedder=lambda: None)
     for number, text in enumerate(("Which marmalade do you like?", "The orange one.", "Fine.")):
         memory.keep(Note(id=f"e{number}", text=text, kind="episode", run="talk", at=1.0 + number), HERE)
-    assert [note.id for note in memory.find("marmalade", 5, workspace=HERE)] == ["e0", "e1"]
+    assert [note.id for note in memory.find(NoteQuery("marmalade", 5, HERE))] == ["e0", "e1"]
     memory.forget("e0", HERE)
-    assert memory.find("marmalade", 5, workspace=HERE) == ()
+    assert memory.find(NoteQuery("marmalade", 5, HERE)) == ()
 
 
 class Topics:
@@ -284,7 +284,7 @@ def test_meaning_finds_what_words_do_not(store: SessionStore) -> None:
     memory.keep(Note(text="An automobile elsewhere."), "/elsewhere")
 
     def found(query: str, top_k: int = 5) -> list[str]:
-        return [note.text for note in memory.find(query, top_k, workspace=HERE)]
+        return [note.text for note in memory.find(NoteQuery(query, top_k, HERE))]
 
     assert set(found("my car")) == {"The automobile is red.", "A vehicle key is lost."}
     assert found("car key")[0] == "A vehicle key is lost."
@@ -305,15 +305,17 @@ def test_what_was_asked_is_told_from_what_answers_it(store: SessionStore) -> Non
         memory.keep(Note(id=f"e{number}", text=text, kind="episode", run="talk", at=9.0 - number), HERE)
     table = memory.table
     blind = MemoryQueryEngine(table, Weights(answer=0, question=0, length=0))
-    assert [note.id for note in blind.rank("buy marmalade", HERE, 2)] == ["e0", "e1"]
-    assert [note.id for note in memory.find("buy marmalade", 2, workspace=HERE)] == ["e1", "e0"]
+    assert [note.id for note in blind.rank(NoteQuery("buy marmalade", 2, HERE))] == ["e0", "e1"]
+    assert [note.id for note in memory.find(NoteQuery("buy marmalade", 2, HERE))] == ["e1", "e0"]
     for number, text in enumerate(
         ("Is the linter ruff?", "The linter is ruff?!", "The linter is ruff, yes.")
     ):
         memory.keep(
             Note(id=f"f{number}", text=text, kind="pitfall", run=f"r{number}", at=9.0 - number), "/other"
         )
-    assert blind.rank("linter ruff", "/other", 3) == memory.engine.rank("linter ruff", "/other", 3)
+    assert blind.rank(NoteQuery("linter ruff", 3, "/other")) == memory.engine.rank(
+        NoteQuery("linter ruff", 3, "/other")
+    )
 
 
 class Numbers:
@@ -499,7 +501,7 @@ def test_meaning_that_orders_puts_the_likest_first_whatever_its_words(store: Ses
     numbers = Numbers(ordering=5.0)
     _numbered(store, 40)
     memory = NoteMemory(store, embedder=lambda: lambda: numbers)
-    assert memory.find("17", 3, workspace=HERE)[0].id == "n17"
+    assert memory.find(NoteQuery("17", 3, HERE))[0].id == "n17"
     _numbered_conversation = [
         Note(id=f"e{at}", text=f"said {at}", kind="episode", run="talk", at=1.0) for at in range(50, 53)
     ]
@@ -567,4 +569,4 @@ def test_the_extra_needs_no_network(store: SessionStore, monkeypatch: pytest.Mon
     monkeypatch.setattr(socket.socket, "connect", refuse)
     memory = NoteMemory(store, embedder=default_embedder)
     memory.keep(Note(text="Dates are stored in UTC and shown in the zone of the reader."), HERE)
-    assert len(memory.find("In which timezone do we save timestamps?", 3, workspace=HERE)) == 1
+    assert len(memory.find(NoteQuery("In which timezone do we save timestamps?", 3, HERE))) == 1

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kestrel_lab.core.notes import Note
+from kestrel_lab.core.notes import Note, NoteQuery
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.memory.query import MemoryQueryEngine, Weights
@@ -35,7 +35,7 @@ def order(table: NoteTable) -> Callable[..., list[str]]:
     def ranked(query: str, *notes: Note, weights: Weights | None = None, top_k: int = 9) -> list[str]:
         for note in notes:
             table.add(note, HERE).result()
-        return [note.id for note in MemoryQueryEngine(table, weights).rank(query, HERE, top_k)]
+        return [note.id for note in MemoryQueryEngine(table, weights).rank(NoteQuery(query, top_k, HERE))]
 
     return ranked
 
@@ -153,7 +153,7 @@ def test_likeness_orders_notes_only_with_an_embedder_that_says_so(
     table.add(Note(id="meaning", text="An automobile.", at=1.0), HERE).result()
     assert index.ordering == ordering
     found = MemoryQueryEngine(table, vectors=index).rank(
-        "a car on the table", HERE, 1 if ordering == 0 else 2
+        NoteQuery("a car on the table", 1 if ordering == 0 else 2, HERE)
     )
     assert found[0].id == first
     index.nearest("car ", HERE, 1)
@@ -254,6 +254,6 @@ def test_recall_leaves_preferences_out_where_tags_are_asked_for(table: NoteTable
     memory.keep(Note(id="roof", text="The roof is red.", tags=("house",), at=2.0), HERE)
 
     def recalled(top_k: int, *tags: str) -> list[str]:
-        return [note.id for note in asyncio.run(memory.recall("roof", top_k, workspace=HERE, tags=tags))]
+        return [note.id for note in asyncio.run(memory.recall(NoteQuery("roof", top_k, HERE, tags=tags)))]
 
     assert (recalled(2), recalled(1), recalled(2, "house")) == (["roof", "likes"], ["roof"], ["roof"])

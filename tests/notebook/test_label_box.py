@@ -21,11 +21,11 @@ CHECKS = (AnswerContains(texts=("hello",)),)
 @pytest.fixture
 def result(tmp_path: Path):
     """Six trials."""
-    session = Lab(tmp_path / "home", env={})
+    lab = Lab(home=tmp_path / "home", env={})
     asked = tuple(Scenario(id=f"s{n}", goal=f"Greet person {n}", checks=CHECKS) for n in range(6))
     suite = Suite(name="demo", scenarios=asked)
-    yield asyncio.run(run_suite(session, suite, configs={"secret": ScriptedModel(["hello"])}))
-    session.close()
+    yield asyncio.run(run_suite(lab, suite, configs={"secret": ScriptedModel(["hello"])}))
+    lab.close()
 
 
 def press(box: LabelBox, **message: object) -> dict:

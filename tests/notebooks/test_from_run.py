@@ -37,7 +37,7 @@ from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 sys.path.insert(0, str(Path(__file__).parents[1] / "notebook"))
 from typist import typist
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("warm"), pytest.mark.slow, pytest.mark.timeout(300)]
 in_kernel = pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())
 LOAD = (
     "import csv\nrows = list(csv.DictReader(open('orders.csv')))\namounts = [int(row['amount']) for "

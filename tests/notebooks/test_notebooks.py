@@ -12,6 +12,8 @@ import pytest
 
 from kestrel_lab.evals.notebooks.run import run_notebook_sync
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_BYTES = 300_000

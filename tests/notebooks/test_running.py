@@ -18,6 +18,8 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.notebooks.parameters import inject_parameters, parameter_source, parse_parameters
 from kestrel_lab.evals.notebooks.run import run_notebook, run_notebook_sync
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,8}_", fullmatch=True)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

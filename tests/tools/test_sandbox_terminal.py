@@ -13,6 +13,7 @@ from waits import PATIENCE_S
 from kestrel_lab.mcp.stdio_transport import start_server
 from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.command_lines import launch_with_places
+from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
@@ -45,13 +46,15 @@ async def ran(level: Level, code: str, folder: Path, *, terminal: bool = True) -
     """What a Python program printed, what it wrote to its terminal or errors, and its exit code."""
     launch = launch_with_places(
         level,
-        [sys.executable, "-c", code],
+        Launch(
+            argv=(sys.executable, "-c", code),
+            cwd=str(folder),
+            env={"PATH": os.environ["PATH"]},
+            terminal=terminal,
+        ),
         read=[Path(sys.prefix), Path(sys.base_prefix)],
         write=[folder],
-        folder=folder,
-        env={"PATH": os.environ["PATH"]},
         sandbox=Sandbox(),
-        terminal=terminal,
     )
     program = await start_server(launch)
     try:

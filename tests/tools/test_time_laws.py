@@ -15,7 +15,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.durations import normalize_timezone, time_arithmetic
 from kestrel_lab.tools.timeparse.normalize import MONTH_NAMES, WEEKDAY_NAMES, canonical_text, ordinal
 from kestrel_lab.tools.timeparse.parse import parse_relative
-from kestrel_lab.tools.timeparse.types import Reading
+from kestrel_lab.tools.timeparse.types import Preferences, Reading
 from kestrel_lab.tools.timeparse.zones import ABBREVIATIONS, AMBIGUOUS, Zone, at_clock, day_start, zone_named
 
 NAMES = (
@@ -253,7 +253,7 @@ def test_bugs_at_changes_of_the_clock_are_caught() -> None:
 )
 def test_who_says_which_moment_gets_it(day: date, choice: str, moment: str) -> None:
     """With a choice a skipped or doubled time is one moment, and it is said that it was chosen."""
-    found = parse_relative(f"{day} 02:30", NOON, disambiguate=choice)  # type: ignore[arg-type]
+    found = parse_relative(f"{day} 02:30", NOON, preferences=Preferences(disambiguate=choice))  # type: ignore[arg-type]
     assert (found.start.isoformat(), len(found.notes)) == (moment, 1)
 
 
@@ -384,10 +384,12 @@ def test_the_order_of_numbers_is_never_guessed(a: int, b: int, order: str) -> No
     """
     assume(a != b)
     numbers_are_not_ordered_by_guess(lambda text: parse_relative(text, NOON), a, b)
-    told = parse_relative(f"{a}/{b}/2027", NOON, order=order).start.date()  # type: ignore[arg-type]
+    told = parse_relative(f"{a}/{b}/2027", NOON, preferences=Preferences(order=order)).start.date()  # type: ignore[arg-type]
     assert told == (date(2027, a, b) if order == "MDY" else date(2027, b, a))
     with pytest.raises(pytest.fail.Exception):
-        numbers_are_not_ordered_by_guess(lambda text: parse_relative(text, NOON, order="MDY"), a, b)
+        numbers_are_not_ordered_by_guess(
+            lambda text: parse_relative(text, NOON, preferences=Preferences(order="MDY")), a, b
+        )
 
 
 @given(st.sampled_from(WEEKDAY_NAMES), moments, st.sampled_from(["future", "past"]))
@@ -396,8 +398,12 @@ def test_a_weekday_is_within_a_week(name: str, moment: datetime, prefer: str) ->
     if WEEKDAY_NAMES[moment.weekday()] == name:
         refused(lambda: parse_relative(name, moment), f"today is a {name}")
         return
-    far = (parse_relative(name, moment, prefer=prefer).start.date() - moment.date()).days  # type: ignore[arg-type]
-    assert parse_relative(name, moment, prefer=prefer).start.weekday() == WEEKDAY_NAMES.index(name)  # type: ignore[arg-type]
+    far = (
+        parse_relative(name, moment, preferences=Preferences(prefer=prefer)).start.date() - moment.date()
+    ).days  # type: ignore[arg-type]
+    assert parse_relative(
+        name, moment, preferences=Preferences(prefer=prefer)
+    ).start.weekday() == WEEKDAY_NAMES.index(name)  # type: ignore[arg-type]
     assert 0 < far < 7 if prefer == "future" else -7 < far < 0
 
 

@@ -11,7 +11,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.durations import normalize_timezone, time_arithmetic
 from kestrel_lab.tools.timeparse.parse import parse_relative
 from kestrel_lab.tools.timeparse.session_time import Handshake, from_json, session_time
-from kestrel_lab.tools.timeparse.types import Reading
+from kestrel_lab.tools.timeparse.types import Preferences, Reading
 from kestrel_lab.tools.timeparse.zones import _keys, local_zone, zone_named
 
 
@@ -359,7 +359,7 @@ def test_a_row_of_days_is_no_short_year(text: str) -> None:
     """Where days in a row may be meant no short year is read; a mutant rule that reads one is caught."""
     for prefer in ("future", "past"):
         with pytest.raises(UsageError, match=r"days in a row|the 15 in it"):
-            parse_relative(text, NOON, prefer=prefer)
+            parse_relative(text, NOON, preferences=Preferences(prefer=prefer))
 
 
 @pytest.mark.parametrize("number", range(1, 32))
@@ -370,7 +370,9 @@ def test_a_weekday_with_a_number_is_on_the_side_that_is_preferred(number: int) -
     for weekday in ("Monday", "Wednesday", "Friday"):
         for prefer, sign in (("future", 1), ("past", -1)):
             with suppress(UsageError):
-                found = parse_relative(f"{weekday} the {number}", NOON, prefer=prefer)  # type: ignore[arg-type]
+                found = parse_relative(
+                    f"{weekday} the {number}", NOON, preferences=Preferences(prefer=prefer)
+                )  # type: ignore[arg-type]
                 assert (found.start.date() - NOON.date()).days * sign >= 0
                 assert (found.start.day, f"{found.start:%A}") == (number, weekday)
 
@@ -388,7 +390,9 @@ def test_a_date_in_part_is_not_taken_from_the_other_side_in_any_language() -> No
     ):
         assert parse_relative(text, NOON, language="fr").start.date().isoformat() == day
     assert (
-        parse_relative("vendredi 13", NOON, language="fr", prefer="past").start.date().isoformat()
+        parse_relative("vendredi 13", NOON, language="fr", preferences=Preferences(prefer="past"))
+        .start.date()
+        .isoformat()
         == "2026-11-13"
     )
 
@@ -414,7 +418,7 @@ def test_a_day_without_its_month_lies_on_the_preferred_side(
 ) -> None:
     """The coming or the last such day, never one on the other side."""
     now = datetime.fromisoformat(today).replace(hour=12, tzinfo=ZoneInfo("Europe/Vienna"))
-    assert f"{parse_relative(text, now, prefer=prefer).start:%Y-%m-%d}" == day  # type: ignore[arg-type]
+    assert f"{parse_relative(text, now, preferences=Preferences(prefer=prefer)).start:%Y-%m-%d}" == day  # type: ignore[arg-type]
 
 
 def test_another_language_does_not_read_a_past_day_as_the_coming_one_at_the_end_of_a_month() -> None:

@@ -10,7 +10,7 @@ import pytest
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.durations import time_arithmetic
 from kestrel_lab.tools.timeparse.parse import parse_relative
-from kestrel_lab.tools.timeparse.types import Prefer
+from kestrel_lab.tools.timeparse.types import Prefer, Preferences
 from kestrel_lab.tools.timeparse.zones import day_start, zone_named
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=ZoneInfo("Europe/Vienna"))
@@ -141,7 +141,7 @@ def test_an_expression_is_so_many_days(
     text: str, prefer: Prefer, start: str, days: int, said: str, note: str
 ) -> None:
     """From midnight to midnight on clocks there; a note only where something was not said."""
-    found = parse_relative(text, NOON, prefer=prefer)
+    found = parse_relative(text, NOON, preferences=Preferences(prefer=prefer))
     first = datetime.fromisoformat(start)
     assert (found.start.replace(tzinfo=None), found.end.replace(tzinfo=None)) == (
         first,

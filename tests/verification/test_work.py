@@ -11,7 +11,7 @@ from kestrel_lab.core.citations import Span
 from kestrel_lab.verification import workspace_files as work
 from kestrel_lab.verification.engine import UNFINISHED, check_answer
 from kestrel_lab.verification.evidence import evidence_of
-from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.subject import MOST_BLOCK, MOST_CHARS, MOST_CLAIMS, Subject
 from kestrel_lab.verification.workspace_files import Files
 
@@ -77,13 +77,13 @@ def test_a_check_that_has_spent_its_work_stops_and_what_was_found_stays(ground: 
     seen: list[int] = []
 
     def endless(subject: Subject) -> Iterator[Issue]:
-        yield make_issue("major", "", "found before", "")
+        yield Issue("major", "", "found before", "")
         while True:
             seen.append(1)
             subject.pay(work.MOST / 10)
 
     def later(subject: Subject) -> Iterator[Issue]:
-        yield make_issue("major", "", "found later", "")
+        yield Issue("major", "", "found later", "")
 
     found = check_answer(
         Subject(answer="It is in app.py.", ground=ground), checks={"files": (endless, later)}
@@ -109,7 +109,7 @@ def test_the_counting_notices_work_that_nobody_stops(ground: Files) -> None:
     def long(subject: Subject) -> Iterator[Issue]:
         for number in range(100):
             subject.pay(work.MOST / 10)
-            yield make_issue("minor", "", f"found {number}", "")
+            yield Issue("minor", "", f"found {number}", "")
 
     subject = Subject(answer="It is in app.py.", ground=ground)
     kept = check_answer(subject, {"files": (long,)})

@@ -183,6 +183,7 @@ def test_a_waiting_call_shows_its_exact_arguments() -> None:
         "origins": [],
         "json": '{\n  "command": "wc -l"\n}',
         "offer": "",
+        "previewing": 0.0,
         "images": [],
         "contained": False,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
@@ -13,15 +13,17 @@ import typer
 from kestrel_lab.cli.commands.serve import only_in_a_terminal
 from kestrel_lab.cli.eval_options import (
     Commit,
+    CommitLine,
     Configs,
-    Epochs,
     Execution,
     Margin,
+    Outputs,
     Parts,
-    Recordings,
     ReportOptions,
+    Stored,
     Suite,
     SuiteAtCommit,
+    Trials,
     Turns,
     parse_comparison,
     run_measurement,
@@ -50,56 +52,43 @@ def run_suite(
     ctx: typer.Context,
     suite: Suite,
     *,
-    config: Configs = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
             "--model", "-m", help="This model in place of the suite's configurations; may be repeated."
         ),
     ] = None,
-    epochs: Epochs = None,
-    parts: Parts,
     execution: Execution,
-    recordings: Recordings,
     reports: ReportOptions,
     csv: Annotated[Path | None, output_file("Write one row per trial to this file.")] = None,
-    commits: Annotated[
-        str,
-        typer.Option(metavar="A..B", help="Run at these commits, where results are missing: A..B, or A,B,C."),
-    ] = "",
-    every: Annotated[
-        int, typer.Option(metavar="N", help="Of --commits only every N-th, counted from the newest.")
-    ] = 1,
-    last: Annotated[int | None, typer.Option(metavar="N", help="Of --commits only the N newest.")] = None,
+    line: CommitLine,
     suite_at_commit: SuiteAtCommit = False,
 ) -> Any:
     """Run every scenario with every model configuration, as often as `epochs` says.
 
     Each finished trial is stored at once. --resume continues an interrupted run; no stored trial is run
     again. The exit code is 1 if every trial broke. How many have to pass is decided by kestrel eval gate.
-    With --commits the suite is run at each of these commits in turn, each in a worktree of its own; your
-    files stay as they are.
+    With --commits the suite is run at each of these commits in turn where results are missing, each in a
+    worktree of its own; your files stay as they are.
 
     Published suites need their packages (pip install --no-deps bfcl-eval agentdojo, and the extra
     benchmarks): kestrel eval run 'bfcl:multi_turn_base?limit=20' --model local
     """
-    if config and model:
+    if execution.configs and model:
         raise UsageError(
             "--config picks configurations of the suite and --model takes their place: give one of the two"
         )
-    chosen: Any = {name: name for name in model} if model else config
-    if commits and (reports.junit is not None or reports.markdown is not None):
+    chosen: Any = {name: name for name in model} if model else execution.configs
+    if line.commits and (reports.junit is not None or reports.markdown is not None):
         raise UsageError(
             "--junit and --markdown are about one commit; with --commits write --report or --csv"
         )
-    if not commits and (every != 1 or last is not None or suite_at_commit):
+    if not line.commits and (line != CommitLine() or suite_at_commit):
         raise UsageError(
             "--every, --last and --suite-at-commit choose among --commits: give some, such as "
             "--commits v1.0..HEAD"
         )
-    if commits and (
-        parts != Parts() or replace(execution, reuse=False) != Execution() or recordings != Recordings()
-    ):
+    if line.commits and replace(execution, configs=None, epochs=None, reuse=False) != Execution():
         msg = (
             "--resume, --retry-errors, --cluster, --cassette(s), --scenario, --family and --tag are "
             "about one run of a suite: leave them out with --commits"
@@ -107,20 +96,16 @@ def run_suite(
         raise UsageError(msg)
 
     def work(lab: Lab, reporter: Any) -> Any:
-        if commits:
-            line: Any = {"every": every, "last": last, "own_suite": suite_at_commit}
+        if line.commits:
             return lab.evals.eval_commits(
-                suite, commits, configs=chosen, epochs=epochs, reporter=reporter, **line
+                suite,
+                configs=chosen,
+                epochs=execution.epochs,
+                reporter=reporter,
+                own_suite=suite_at_commit,
+                **asdict(line),
             )
-        return lab.eval(
-            suite,
-            configs=chosen,
-            epochs=epochs,
-            reporter=reporter,
-            **asdict(parts),
-            **asdict(execution),
-            **asdict(recordings),
-        )
+        return lab.eval(suite, reporter=reporter, **{**asdict(execution), "configs": chosen})
 
     # Of commits only --report is asked for, see above.
     return run_measurement(ctx, work, reports.write, csv=csv)
@@ -147,10 +132,7 @@ def compare_commits(
     arms: Annotated[
         bool, typer.Option("--arms", help="Compare configurations of the suite as it is now, not commits.")
     ] = False,
-    config: Configs = None,
-    epochs: Epochs = None,
-    parts: Parts,
-    recordings: Recordings,
+    trials: Trials,
     reports: ReportOptions,
     margin: Margin = 0.05,
     suite_at_commit: SuiteAtCommit = False,
@@ -166,14 +148,14 @@ def compare_commits(
     """
     design = turns.design
     if arms:
-        if config or suite_at_commit:
+        if trials.configs or suite_at_commit:
             raise UsageError(
                 "--config and --suite-at-commit are about commits; with --arms the words are the "
                 "configurations"
             )
         own, compared = suite_and_words(words or [], suite)
         if design is not None and turns.plan:
-            return plan_of(own, design, parts)
+            return plan_of(own, design, trials)
 
         async def tell_apart(lab: Lab, reporter: Any) -> Comparison:
             from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
@@ -183,38 +165,22 @@ def compare_commits(
                 raise UsageError(
                     f"two configurations are compared at least, and there is only {chosen[0]}: name some more"
                 )
+            how: Any = {**asdict(trials), "reporter": reporter}
             if design is not None:
                 base, head, *more = chosen
                 if more:
                     raise UsageError("two configurations are compared in turns: name the two")
-                return await lab.evals.compare_in_turns(
-                    own, base, head, design=design, reporter=reporter, **asdict(parts), **asdict(recordings)
-                )
-            found = await lab.eval(
-                own,
-                configs=chosen,
-                epochs=epochs,
-                reporter=reporter,
-                reuse=True,
-                outside_git=True,
-                **asdict(parts),
-                **asdict(recordings),
-            )
+                del how["configs"], how["epochs"]
+                return await lab.evals.compare_in_turns(own, base, head, design=design, **how)
+            how |= {"configs": chosen, "reuse": True, "outside_git": True}
+            found = await lab.eval(own, **how)
             return lab.evals.compare_configs(found, *chosen, margin=margin)
 
         return run_measurement(ctx, tell_apart, reports.write)
     file, base, head = parse_comparison(words or [], suite)
     if design is not None and turns.plan:
-        return plan_of(file, design, parts)
-    how: Any = {
-        "design": design,
-        "configs": config,
-        "epochs": epochs,
-        "margin": margin,
-        "own_suite": suite_at_commit,
-        **asdict(parts),
-        **asdict(recordings),
-    }
+        return plan_of(file, design, trials)
+    how: Any = {**asdict(trials), "margin": margin, "own_suite": suite_at_commit, "design": design}
     return run_measurement(
         ctx,
         lambda lab, reporter: lab.compare(base, head, suite=file, reporter=reporter, **how),
@@ -222,12 +188,17 @@ def compare_commits(
     )
 
 
-def plan_of(suite: str, design: Design, parts: Parts) -> TrialPlan:
+def plan_of(suite: str, design: Design, trials: Trials) -> TrialPlan:
     """Return what a design can tell apart with the selected scenarios of a suite."""
     from kestrel_lab.evals.commits.sequential_compare import TrialPlan
     from kestrel_lab.evals.suites.loader import load_suite
 
-    return TrialPlan(suite=load_suite(suite).select(**asdict(parts)), design=design)
+    return TrialPlan(
+        suite=load_suite(suite).select(
+            scenarios=trials.scenarios, families=trials.families, tags=trials.tags
+        ),
+        design=design,
+    )
 
 
 @evals.command(
@@ -246,11 +217,7 @@ def decide_gates(
             "with results.",
         ),
     ] = "",
-    config: Configs = None,
-    epochs: Epochs = None,
-    parts: Parts,
     execution: Execution,
-    recordings: Recordings,
     reports: ReportOptions,
     margin: Margin = 0.05,
 ) -> Any:
@@ -266,13 +233,16 @@ def decide_gates(
     """
     from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
 
-    if against and (parts != Parts() or execution != Execution()):
+    # What a comparison of commits takes, too.
+    common = {name: getattr(execution, name) for name in ("configs", "epochs", "cassette", "cassettes")}
+    if against and execution != Execution(**common):
         raise UsageError(
             "--against compares whole suites as their files say, and uses stored trials: leave out "
             "--scenario, --family, "
             "--tag, --reuse, --resume, --retry-errors and --cluster"
         )
-    if not against and not load_suite(suite).select(configs=config, **asdict(parts)).gates:
+    parts = {one.name: getattr(execution, one.name) for one in fields(Parts)}
+    if not against and not load_suite(suite).select(**parts).gates:
         raise UsageError(
             f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit "
             "(--against)"
@@ -281,23 +251,10 @@ def decide_gates(
     async def work(lab: Lab, reporter: Any) -> Any:
         found: EvalResult | Comparison
         if against:
-            how: Any = {
-                "configs": config,
-                "epochs": epochs,
-                "margin": margin,
-                "alone": True,
-                **asdict(recordings),
-            }
+            how: Any = {**common, "margin": margin, "alone": True}
             found = await lab.compare(against, "HEAD", suite=suite, reporter=reporter, **how)
         else:
-            how = {
-                "configs": config,
-                "epochs": epochs,
-                **asdict(parts),
-                **asdict(execution),
-                **asdict(recordings),
-            }
-            found = await lab.eval(suite, reporter=reporter, **how)
+            found = await lab.eval(suite, reporter=reporter, **asdict(execution))
         reports.write(found)
         return found.gates()
 
@@ -336,15 +293,12 @@ def ablate_guidance(
         float | None,
         typer.Option(metavar="USD", callback=positive, help="Begin no trial after these have cost so much."),
     ] = None,
-    config: Configs = None,
     parts: Parts,
     margin: Margin = 0.05,
     resume: Annotated[
         bool, typer.Option("--resume", help="Take stored trials also where the suite is not in a git commit.")
     ] = False,
-    plot: Annotated[Path | None, output_file("Draw the effects to this PNG or SVG file.")] = None,
-    report: Annotated[Path | None, output_file("Write a self-contained HTML report to this file.")] = None,
-    csv: Annotated[Path | None, output_file("Write one row per part to this file.")] = None,
+    outputs: Outputs,
 ) -> Any:
     """Find out which paragraphs of AGENTS.md, or of another guidance file, help: the effect of each on
     success, tokens and cost, with its interval.
@@ -360,15 +314,12 @@ def ablate_guidance(
         "cost": cost,
         "margin": margin,
         "resume": resume,
-        "configs": config,
     }
     return run_measurement(
         ctx,
         lambda lab, reporter: lab.evals.ablate(suite, file, reporter=reporter, **how, **asdict(parts)),
-        report=report,
-        plot=plot,
-        csv=csv,
         index=True,
+        **asdict(outputs),
     )
 
 
@@ -379,7 +330,6 @@ def rescore_trials(
     suite: Suite,
     *,
     commit: Commit = None,
-    config: Configs = None,
     parts: Parts,
     reports: ReportOptions,
 ) -> Any:
@@ -388,7 +338,7 @@ def rescore_trials(
     Checks of answer, conduct, trajectory and spending are read from the log. Those of files, commands and
     models keep their old scores, and the report says so. New scores are stored beside the old ones.
     """
-    again: Any = {"commit": commit, "configs": config, **asdict(parts)}
+    again: Any = {"commit": commit, **asdict(parts)}
     return run_measurement(
         ctx, lambda lab, _: lab.evals.rescore(suite, **again), lambda found: reports.write(found.result)
     )
@@ -402,7 +352,6 @@ def summarise_trials(
     *,
     commit: Commit = None,
     by: Annotated[str, typer.Option(help="Group the rows by config, family or scenario.")] = "config",
-    config: Configs = None,
     metric: Annotated[
         list[str] | None, typer.Option("--metric", "-m", help="Show this metric; may be repeated.")
     ] = None,
@@ -416,7 +365,7 @@ def summarise_trials(
     found = (
         frontend_of(ctx)
         .lab()
-        .evals.stored(suite, commit=commit, by=by, metrics=metric or [], configs=config, **asdict(parts))
+        .evals.stored(suite, commit=commit, by=by, metrics=metric or [], **asdict(parts))
     )
     save_outputs(found, csv=csv)
     if plot is not None:
@@ -464,12 +413,12 @@ async def _serve_view(lab: Lab, suite: Any, name: str, port: int) -> None:
 @evals.command(
     "calibration", epilog="Example: kestrel eval calibration evals/work.yaml --out out/reliability.png --keep"
 )
+@option_groups
 def show_calibration(
     ctx: typer.Context,
     suite: Suite,
     *,
-    commit: Commit = None,
-    config: Configs = None,
+    stored: Stored,
     out: Annotated[
         Path | None,
         output_file("Draw the reliability diagram to this PNG or SVG file; one per configuration."),
@@ -486,7 +435,7 @@ def show_calibration(
     from kestrel_lab.evals.stored.calibration import keep_calibrations, stored_calibrations
 
     lab = ctx.find_root().obj.lab()
-    found = stored_calibrations(lab, suite, commit=commit, configs=config)
+    found = stored_calibrations(lab, suite, commit=stored.commit, configs=stored.configs)
     written = [f"written: {path}" for path in found.write(out)] if out is not None else []
     kept = keep_calibrations(lab, found) if keep else []
     return replace(found, notes=(*found.notes, *written, *kept))
@@ -532,23 +481,30 @@ Server = Annotated[
         help="postgresql://USER@HOST/DATABASE; the password from PGPASSWORD or a password file, as for psql.",
     ),
 ]
-Suites = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[SUITE]…", help="Only these suites, by file or name; all by default."),
-]
-WithRuns = Annotated[
-    bool,
-    typer.Option("--runs", help="Also the logs of the runs behind the trials, for transcripts and rescore."),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would be transferred.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """What is pushed or pulled."""
+
+    suites: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SUITE]…", help="Only these suites, by file or name; all by default."),
+    ] = None
+    runs: Annotated[
+        bool,
+        typer.Option(
+            "--runs", help="Also the logs of the runs behind the trials, for transcripts and rescore."
+        ),
+    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be transferred.")] = False
 
 
 @evals.command(
     "push", epilog="Example: kestrel eval push postgresql://kestrel@db.example.org/results evals/smoke.yaml"
 )
-def push_results(
-    ctx: typer.Context, url: Server, suites: Suites = None, *, runs: WithRuns = False, dry_run: DryRun = False
-) -> Any:
+@option_groups
+def push_results(ctx: typer.Context, url: Server, *, what: Transferred) -> Any:
     """Push the stored trials of suites to a PostgreSQL server that a team shares.
 
     Only what is not there yet is sent, without secrets; a push that was interrupted is simply made again.
@@ -556,17 +512,15 @@ def push_results(
     """
     frontend = frontend_of(ctx)
     shared = frontend.lab().evals.shared
-    return frontend.wait(
-        lambda reporter: shared.push(url, *(suites or ()), runs=runs, dry_run=dry_run, reporter=reporter)
-    )
+    how: Any = {"runs": what.runs, "dry_run": what.dry_run}
+    return frontend.wait(lambda reporter: shared.push(url, *(what.suites or ()), reporter=reporter, **how))
 
 
 @evals.command(
     "pull", epilog="Example: kestrel eval pull postgresql://kestrel@db.example.org/results evals/smoke.yaml"
 )
-def pull_results(
-    ctx: typer.Context, url: Server, suites: Suites = None, *, runs: WithRuns = False, dry_run: DryRun = False
-) -> Any:
+@option_groups
+def pull_results(ctx: typer.Context, url: Server, *, what: Transferred) -> Any:
     """Pull the trials of suites that a team shares, to count beside those made here in summary, compare and
     history.
 
@@ -575,9 +529,8 @@ def pull_results(
     """
     frontend = frontend_of(ctx)
     shared = frontend.lab().evals.shared
-    return frontend.wait(
-        lambda reporter: shared.pull(url, *(suites or ()), runs=runs, dry_run=dry_run, reporter=reporter)
-    )
+    how: Any = {"runs": what.runs, "dry_run": what.dry_run}
+    return frontend.wait(lambda reporter: shared.pull(url, *(what.suites or ()), reporter=reporter, **how))
 
 
 @evals.command(
@@ -631,52 +584,34 @@ Metric = Annotated[
         "--metric", "-m", help="success_rate, error_rate, score, or a column such as cost_estimate."
     ),
 ]
-Plot = Annotated[Path | None, output_file("Write the plot to this file: .png, .svg or .pdf.")]
 
 
 @evals.command(
     "history",
     epilog="Example: kestrel eval history evals/smoke.yaml --metric cost_estimate --plot out/cost.png",
 )
+@option_groups
 def history(
     ctx: typer.Context,
     suite: Suite,
     *,
     metric: Metric = "success_rate",
-    commits: Annotated[
-        str,
-        typer.Option(
-            metavar="A..B", help="The commits; by default HEAD and its ancestors that have results."
-        ),
-    ] = "",
-    every: Annotated[
-        int, typer.Option(metavar="N", help="Only every N-th commit, counted from the newest.")
-    ] = 1,
-    last: Annotated[int | None, typer.Option(metavar="N", help="Only the N newest of them.")] = None,
+    line: CommitLine,
     config: Configs = None,
     any_version: Annotated[
         bool, typer.Option("--any-version", help="Also trials of scenarios that have changed since.")
     ] = False,
-    plot: Plot = None,
-    report: Annotated[Path | None, output_file("Write a self-contained HTML report to this file.")] = None,
-    csv: Annotated[Path | None, output_file("Write one row per trial to this file.")] = None,
+    outputs: Outputs,
 ) -> Any:
     """Show a metric over commits from stored results, and the commits at which it changes; nothing is run.
+
+    Without --commits these are HEAD and its ancestors that have results.
 
     A history without a change shows one in at most 5 % of cases. `kestrel eval run SUITE --commits A..B`
     makes the results.
     """
-    of: Any = {
-        "commits": commits,
-        "every": every,
-        "last": last,
-        "configs": config,
-        "metric": metric,
-        "any_version": any_version,
-    }
-    return run_measurement(
-        ctx, lambda lab, _: lab.evals.history(suite, **of), report=report, csv=csv, plot=plot
-    )
+    of: Any = {**asdict(line), "configs": config, "metric": metric, "any_version": any_version}
+    return run_measurement(ctx, lambda lab, _: lab.evals.history(suite, **of), **asdict(outputs))
 
 
 @evals.command(
@@ -698,7 +633,7 @@ def bisect(
     ] = 500,
     alpha: Annotated[float, typer.Option(help="The accepted probability of naming a wrong commit.")] = 0.05,
     config: Configs = None,
-    plot: Plot = None,
+    plot: Annotated[Path | None, output_file("Write the plot to this file: .png, .svg or .pdf.")] = None,
 ) -> Any:
     """Find the first commit at which a metric is worse. Exit code 0: found; 1: not found, or not certain.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.frontend import command_group, frontend_of, is_listing
+from kestrel_lab.cli.frontend import command_group, frontend_of, is_listing, option_groups
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.runtime.workspace.memory import MemoryDrawing, NoteCard, Notes, WorkspaceMemory
 from kestrel_lab.views.dataframes import unit_frame
@@ -27,6 +28,17 @@ Kind = Annotated[
 ]
 Ttl = Annotated[str, typer.Option(metavar="TIME", help="Forget it after this time: 90m, 12h, 30d.")]
 Sure = Annotated[float | None, typer.Option("--confidence", help="How certain the note is, from 0 to 1.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AboutNote:
+    """What is said of a note beside its text and kind."""
+
+    tag: Tags = None
+    confidence: Sure = None
+    workspace: Place = "."
+
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -72,13 +84,13 @@ def show(ctx: typer.Context, note: NoteId, *, workspace: Place = ".") -> NoteCar
 @memory.command(
     epilog='Example: kestrel memory add "Tests are run with make test." --kind procedure --tag tests'
 )
+@option_groups
 def add(
     ctx: typer.Context,
     text: Annotated[list[str], typer.Argument(metavar="TEXT", help="What to remember.")],
     *,
     kind: Kind = "fact",
-    tag: Tags = None,
-    confidence: Sure = None,
+    more: AboutNote,
     ttl: Ttl = "",
     run: Annotated[
         str,
@@ -87,14 +99,12 @@ def add(
             help="Keep the note for this run only, for a day, until it has been useful three times.",
         ),
     ] = "",
-    workspace: Place = ".",
 ) -> NoteCard:
     """Add a note for later runs; it replaces notes that say otherwise, which are kept."""
-    there = _memory(ctx, workspace)
-    sure = 0.95 if confidence is None else confidence
-    kept = there.remember(
-        " ".join(text), kind, tags=tag or (), confidence=sure, ttl=_seconds(ttl) if ttl else None, run=run
-    )
+    there = _memory(ctx, more.workspace)
+    sure = 0.95 if more.confidence is None else more.confidence
+    seconds = _seconds(ttl) if ttl else None
+    kept = there.remember(" ".join(text), kind, more.tag or (), sure, seconds, run=run)
     return there.show(kept.id)
 
 
@@ -102,27 +112,26 @@ memory.command("remember", epilog="The same as: kestrel memory add TEXT")(add)
 
 
 @memory.command(epilog="Example: kestrel memory edit n3f2 --text 'Tests are run with tox.' --confidence 0.9")
+@option_groups
 def edit(
     ctx: typer.Context,
     note: NoteId,
     *,
     text: Annotated[str | None, typer.Option(help="The new text.")] = None,
     kind: Annotated[str | None, typer.Option(help="The new kind.")] = None,
-    tag: Tags = None,
-    confidence: Sure = None,
-    workspace: Place = ".",
+    more: AboutNote,
 ) -> NoteCard:
     """Change a note; a new text counts as yours."""
     given: dict[str, Any] = {
         "text": text,
         "kind": kind,
-        "tags": None if tag is None else tuple(tag),
-        "confidence": confidence,
+        "tags": None if more.tag is None else tuple(more.tag),
+        "confidence": more.confidence,
     }
     changes = {key: value for key, value in given.items() if value is not None}
     if not changes:
         raise UsageError("say what to change: --text, --kind, --tag or --confidence")
-    there = _memory(ctx, workspace)
+    there = _memory(ctx, more.workspace)
     return there.show(there.edit(note, **changes).id)
 
 

@@ -15,8 +15,7 @@ from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.lab import Lab
 from kestrel_lab.permissions.policy import Ruling
-from kestrel_lab.permissions.rulebook import Rulebook, read_rulebook
-from kestrel_lab.runtime.approvals.scope import policy_for
+from kestrel_lab.permissions.rulebook import Rulebook, policy_for, read_rulebook
 from kestrel_lab.shell_syntax.parser import COMMAND, read_line
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Tool, ToolArgumentsError
@@ -112,7 +111,7 @@ def try_rules(
     lab = frontend_of(ctx).lab()
     call = _call(lab, tool, " ".join(arguments or ()))
     own = read_rulebook(rules)
-    policy = policy_for(approve or lab.options["approve"], lab.rules, own, Workspace(Path(workspace)))
+    policy = policy_for(approve or lab.options["approve"], lab.rules, own, Workspace(Path(workspace)).root)
     return RuleCheck(call, policy.ruling(call), (lab.rules + own).unclear(call))
 
 

@@ -7,15 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kestrel_lab.agents import SearchAgent
-from kestrel_lab.cli.frontend import (
-    ApprovalTimeout,
-    As,
-    Background,
-    ShowOptions,
-    follow_work,
-    frontend_of,
-    run_options,
-)
+from kestrel_lab.cli.frontend import ShowOptions, follow_work, frontend_of, option_groups, run_options
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.retrieval.explain import FileExplanation
@@ -87,6 +79,7 @@ def index(
 
 
 @search.command(epilog='Example: kestrel websearch "When was Python 3.13 released?" --approve auto:medium')
+@option_groups
 def websearch(
     ctx: typer.Context,
     question: Annotated[list[str] | None, typer.Argument(help="What to find out.")] = None,
@@ -115,12 +108,7 @@ def websearch(
     show: Annotated[
         str, typer.Option(metavar="RUN", help="Show the evidence of an earlier search instead.")
     ] = "",
-    name: As = "",
-    background: Background = False,
-    approval_timeout: ApprovalTimeout = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the run as JSON in a terminal; with --show the evidence.")
-    ] = False,
+    how: ShowOptions,
 ) -> Any:
     """Search the web for an answer: facts, each with quotes from the pages that support it."""
     frontend = frontend_of(ctx)
@@ -129,7 +117,7 @@ def websearch(
         raise UsageError("give a question, or --show RUN for the evidence of a search made before, not both")
     if show:
         found = evidence_of(frontend.lab().get(show))
-        return found.to_json() if as_json else found
+        return found.to_json() if how.as_json else found
     agent = SearchAgent(queries=queries, results=results, pages=pages, grounded=grounded)
 
     def begin(approver: Approver | None) -> Run:
@@ -142,8 +130,4 @@ def websearch(
         }
         return lab.start(text, **given)
 
-    return follow_work(
-        ctx,
-        ShowOptions(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json),
-        begin,
-    )
+    return follow_work(ctx, how, begin)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kestrel_lab.lab import Lab
     from kestrel_lab.runtime.run import Run
     from kestrel_lab.runtime.services import Services
+    from kestrel_lab.server.controller import Control
 
 serving = typer.Typer()
 
@@ -64,8 +65,17 @@ def serve(
     frontend = frontend_of(ctx)
     if not Path(workspace).is_dir():
         raise UsageError(f"--workspace {workspace}: there is no such folder")
-    work = _serve_lines if stdio else _serve_page
-    asyncio.run(work(frontend.lab(), frontend.user, port, allow_start, Path(workspace), approval_timeout))
+    from kestrel_lab.server.controller import Control  # loads pydantic
+
+    control = Control(
+        frontend.lab(),
+        user=frontend.user,
+        can_start=allow_start,
+        workspace=Path(workspace),
+        patience_s=approval_timeout,
+        always=not stdio,
+    )
+    asyncio.run(_serve_lines(control) if stdio else _serve_page(control, frontend.lab(), port))
 
 
 @serving.command(epilog="Example: name `kestrel acp` as the command of an agent in the settings of an editor")
@@ -109,15 +119,9 @@ async def _follow(lab: Lab, user: str, run_id: str) -> None:
     console.print(display.ending())
 
 
-async def _serve_page(
-    lab: Lab, user: str, port: int, allow_start: bool, workspace: Path, patience_s: float | None
-) -> None:
-    from kestrel_lab.server.controller import Control  # loads pydantic
+async def _serve_page(control: Control, lab: Lab, port: int) -> None:
     from kestrel_lab.server.serve import serve_control as served  # loads starlette and uvicorn
 
-    control = Control(
-        lab, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s, always=True
-    )
     async with control, served(control, port=port) as (address, work):
         console = Console(stderr=True)
         console.print(
@@ -136,17 +140,12 @@ async def _serve_page(
         )
 
 
-async def _serve_lines(
-    lab: Lab, user: str, _: int, allow_start: bool, workspace: Path, patience_s: float | None
-) -> None:
-    from kestrel_lab.server.controller import Control  # loads pydantic
+async def _serve_lines(control: Control) -> None:
     from kestrel_lab.server.stdio import serve_lines, standard_streams
 
     if sys.stdin.isatty():
         typer.echo("waiting for messages on standard input, one per line; Ctrl-D ends it", err=True)
-    async with Control(
-        lab, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s
-    ) as control:
+    async with control:
         with standard_streams() as (reading, writing):
             await serve_lines(control.connect(), reading, writing)
 

@@ -12,7 +12,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.durations import normalize_timezone, read_moment, time_arithmetic
 from kestrel_lab.tools.timeparse.parse import parse_relative
 from kestrel_lab.tools.timeparse.session_time import Handshake, session_time
-from kestrel_lab.tools.timeparse.types import Reading
+from kestrel_lab.tools.timeparse.types import Preferences, Reading
 from kestrel_lab.tools.timeparse.zones import Zone, local_zone, zone_named
 
 clock = typer.Typer()
@@ -73,9 +73,7 @@ def time(
             words,
             met.now,
             zone=met.zone,
-            prefer=prefer,
-            order=order,
-            disambiguate=disambiguate,
+            preferences=Preferences(prefer=prefer, order=order, disambiguate=disambiguate),
             language=language,
         )
     if add:

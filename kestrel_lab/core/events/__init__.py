@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kestrel_lab.core.json_types import FrozenStruct
+from kestrel_lab.core.json_types import FrozenStruct, Json
 
 
 class Event(FrozenStruct, frozen=True, kw_only=True):
@@ -17,3 +17,17 @@ class Event(FrozenStruct, frozen=True, kw_only=True):
 
     type: ClassVar[str]
     """Its name in the log."""
+
+
+class CallEvent(Event, frozen=True, kw_only=True):
+    """A fact about a call."""
+
+    call: str
+    step: str
+
+
+class AskedTool(CallEvent, frozen=True, kw_only=True):
+    """A fact about the call of a tool that has not been made."""
+
+    tool: str
+    args: dict[str, Json]

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from msgspec import field
 
-from kestrel_lab.core.events import Event
+from kestrel_lab.core.events import AskedTool, CallEvent, Event
 from kestrel_lab.core.json_types import Json
 
 
@@ -18,12 +18,10 @@ class SchedulerParallelBatch(Event, frozen=True, kw_only=True):
     calls: list[str]
 
 
-class ModelCalled(Event, frozen=True, kw_only=True):
+class ModelCalled(CallEvent, frozen=True, kw_only=True):
     """A model was asked. The conversation is not repeated here: it follows from the events before."""
 
     type: ClassVar[str] = "model_called"
-    call: str
-    step: str
     model: str
     cycle: int
     messages: int
@@ -40,12 +38,10 @@ class ModelDelta(Event, frozen=True, kw_only=True):
     """Whether it is reasoning before the answer."""
 
 
-class ModelAnswered(Event, frozen=True, kw_only=True):
+class ModelAnswered(CallEvent, frozen=True, kw_only=True):
     """A model answered, or failed to."""
 
     type: ClassVar[str] = "model_answered"
-    call: str
-    step: str
     model: str
     text: str = ""
     calls: list[dict[str, Json]] = field(default_factory=list)
@@ -83,14 +79,10 @@ class ModelAnswered(Event, frozen=True, kw_only=True):
     """Of another agent's program: by what it can go on behind this answer, see `adapters.adapter.Turn`."""
 
 
-class ToolCalled(Event, frozen=True, kw_only=True):
+class ToolCalled(AskedTool, frozen=True, kw_only=True):
     """A tool is about to be run: the intent, stored before any effect of the call."""
 
     type: ClassVar[str] = "tool_called"
-    call: str
-    step: str
-    tool: str
-    args: dict[str, Json]
     danger: str = "SAFE"
     effect: str = "opaque"
     attempt: int = 1
@@ -130,12 +122,10 @@ class ContextCompacted(Event, frozen=True, kw_only=True):
     """The step under which the model was asked for the summary."""
 
 
-class FolderChanged(Event, frozen=True, kw_only=True):
+class FolderChanged(CallEvent, frozen=True, kw_only=True):
     """The commands of a step go on in another folder: one of them changed it."""
 
     type: ClassVar[str] = "folder_changed"
-    call: str
-    step: str
     folder: str
     """As seen from the workspace; `.` for the workspace itself."""
 
@@ -192,12 +182,10 @@ class FilesKept(Event, frozen=True, kw_only=True):
     """Why nothing is kept from here on."""
 
 
-class ToolAnswered(Event, frozen=True, kw_only=True):
+class ToolAnswered(CallEvent, frozen=True, kw_only=True):
     """A tool call ended. `text` is what the model is shown."""
 
     type: ClassVar[str] = "tool_answered"
-    call: str
-    step: str
     tool: str
     text: str
     error: dict[str, Json] | None = None
@@ -272,14 +260,10 @@ class CacheHit(Event, frozen=True, kw_only=True):
     key: str
 
 
-class ApprovalAsked(Event, frozen=True, kw_only=True):
+class ApprovalAsked(AskedTool, frozen=True, kw_only=True):
     """A call waits for a person."""
 
     type: ClassVar[str] = "approval_asked"
-    call: str
-    step: str
-    tool: str
-    args: dict[str, Json]
     danger: str
     key: str
     """Hash of tool, its version, arguments, folder and sandbox level: the decision is bound to exactly these.
@@ -339,23 +323,19 @@ class ApprovalGiven(Event, frozen=True, kw_only=True):
     """Where the code has its effect and how dangerous it is, if that was found after the question."""
 
 
-class MacroStarted(Event, frozen=True, kw_only=True):
+class MacroStarted(CallEvent, frozen=True, kw_only=True):
     """A macro was called by `macro_run`; its calls follow under ids that begin with `call`."""
 
     type: ClassVar[str] = "macro_started"
-    call: str
-    step: str
     macro: str
     version: int
     args: dict[str, Json] = field(default_factory=dict)
 
 
-class MacroFinished(Event, frozen=True, kw_only=True):
+class MacroFinished(CallEvent, frozen=True, kw_only=True):
     """A macro ended."""
 
     type: ClassVar[str] = "macro_finished"
-    call: str
-    step: str
     macro: str
     ok: bool
     reason: str = ""

@@ -10,16 +10,14 @@ from typing import ClassVar
 
 from msgspec import field
 
-from kestrel_lab.core.events import Event
+from kestrel_lab.core.events import CallEvent, Event
 from kestrel_lab.core.json_types import Json
 
 
-class KernelPreviewed(Event, frozen=True, kw_only=True):
+class KernelPreviewed(CallEvent, frozen=True, kw_only=True):
     """Code was run in a copy of the kernel in which effects are denied; nothing of it is in the kernel."""
 
     type: ClassVar[str] = "kernel_previewed"
-    call: str
-    step: str
     seconds: float = 0.0
     problem: str = ""
     """Why there is no preview, or none to its end; empty where it is whole."""
@@ -42,12 +40,10 @@ class KernelPreviewed(Event, frozen=True, kw_only=True):
     """Everything that came of it is plain data, which can be taken over without running the code again."""
 
 
-class KernelChanged(Event, frozen=True, kw_only=True):
+class KernelChanged(CallEvent, frozen=True, kw_only=True):
     """Code had its effect in a kernel."""
 
     type: ClassVar[str] = "kernel_changed"
-    call: str
-    step: str
     how: str
     """`adopted`: values were taken over from the preview and the code was not run; `executed`: it was run."""
     kernel: str
@@ -64,12 +60,10 @@ class KernelChanged(Event, frozen=True, kw_only=True):
     """The code, where it is not the argument of the call: that of the cell that `run_cell` ran."""
 
 
-class CellsChanged(Event, frozen=True, kw_only=True):
+class CellsChanged(CallEvent, frozen=True, kw_only=True):
     """Cells of the notebook were inserted, edited or deleted, or have other outputs."""
 
     type: ClassVar[str] = "cells_changed"
-    call: str
-    step: str
     how: str
     """What carried it out: see `tools.kernel.documents`."""
     changes: list[dict[str, Json]] = field(default_factory=list)

@@ -25,6 +25,8 @@ class TrialLabelled(Event, frozen=True, kw_only=True):
     """How many trials the draw asked for; 0 for a trial that somebody chose: it stands for itself alone."""
     seed: int = 0
     """Of the draw."""
+    frame: str = ""
+    """A hash of the trials that could have been drawn."""
     repeat: bool = False
     """Whether the trial came back to the same person, who was not told."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import msgspec
 
@@ -70,7 +71,15 @@ from kestrel_lab.core.json_types import FrozenStruct, Json, dumps
 LiveEvent = ModelDelta | ToolDelta
 """Events that listeners receive and no log keeps."""
 
-EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in Event.__subclasses__()}
+
+def _recorded(kind: type[Event]) -> Iterator[type[Event]]:
+    for each in kind.__subclasses__():
+        if "type" in vars(each):  # not what several kinds have in common
+            yield each
+        yield from _recorded(each)
+
+
+EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in _recorded(Event)}
 """Every event class by its name in the log."""
 
 _NAMES = {cls: frozenset(cls.__struct_fields__) for cls in EVENT_TYPES.values()}

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.evals.commits.bisect_result import BisectResult, TriedCommit
+from kestrel_lab.evals.commits.bisect_result import BisectResult, BisectSearch, TriedCommit
 from kestrel_lab.evals.commits.interleaved_trials import (
     FIRST_OF_SEARCH,
     CommitTrials,
@@ -36,38 +36,32 @@ MAX_ROUNDS: Final = 200
 """The most rounds of trials at one commit; what they cannot decide is left open."""
 
 
+_USUAL: Final = BisectSearch()
+
+
 @check_options
 async def find_first_bad(
     lab: Services,
     suite: str | Path,
     good: str,
     bad: str,
+    asked: BisectSearch = _USUAL,
     *,
-    metric: str = "success_rate",
-    margin: float = 0.05,
-    max_trials: int = 500,
-    alpha: float = 0.05,
     configs: Sequence[str] | None = None,
     reporter: Reporter | None = None,
 ) -> BisectResult:
-    """Find the first commit at which `metric` is worse by more than `margin`; see `Evaluations.bisect`."""
-    look = find_metric(metric)
-    if not (0 < alpha < 0.5 and 0 <= margin < 1 and max_trials >= 1):
-        msg = (
-            f"alpha is between 0 and 0.5, margin between 0 and 1, max_trials at least 1; not {alpha}, "
-            f"{margin} and {max_trials}"
-        )
-        raise UsageError(msg)
+    """Find the first commit at which the metric is worse; see `Evaluations.bisect`."""
+    look = find_metric(asked.metric)
     place = suite_with_parts(lab, suite, configs=configs, epochs=1)
     line = await line_between(place.repository, good, bad)
-    absolute, even, factor = look.worsening(margin)
+    absolute, even, factor = look.worsening(asked.margin)
     heaviest = max(scenario.weight for scenario in place.suite.scenarios)
     search = Bisection(
         last=len(line) - 1,
         worsening=lambda before, after: look.worsened(before, after, factor),
         margin=absolute,
         even=even,
-        alpha=alpha,
+        alpha=asked.alpha,
         weights={
             _key(s.id, c.name): s.weight / heaviest
             for s in place.suite.scenarios
@@ -80,17 +74,15 @@ async def find_first_bad(
         line=line,
         look=look,
         search=search,
-        budget=max_trials,
+        budget=asked.max_trials,
         reporter=reporter,
     )
     async with WorkerPool(lab, place, trials.note, epochs=FIRST_OF_SEARCH + MAX_ROUNDS) as crew:
         ended = await trials.run(crew)
     found = line[search.bad].sha if search.phase == "found" else ""
     return BisectResult(
+        **asdict(asked),
         suite=place.suite,
-        metric=metric,
-        margin=margin,
-        alpha=alpha,
         commits=tuple(line),
         phase=search.phase,
         good=search.good,

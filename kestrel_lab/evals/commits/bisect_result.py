@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.reports.plots import Line, Mark, history_figure
@@ -51,15 +52,32 @@ class TriedCommit:
     """How often so much evidence is ever seen of a commit that is not better than the bad one."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class BisectSearch:
+    """What a bisection looks for, and how sure it has to be; raises `UsageError` for impossible bounds."""
+
+    metric: str = "success_rate"
+    margin: float = 0.05
+    """How much worse is still not bad."""
+    max_trials: int = 500
+    """Most trials made now."""
+    alpha: float = 0.05
+    """How often, at most, such a search names a wrong commit."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.alpha < 0.5 and 0 <= self.margin < 1 and self.max_trials >= 1):
+            msg = (
+                "alpha is between 0 and 0.5, margin between 0 and 1, max_trials at least 1; not "
+                f"{self.alpha}, {self.margin} and {self.max_trials}"
+            )
+            raise UsageError(msg)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BisectResult(ResultView):
+class BisectResult(ResultView, BisectSearch):
     """The verdict of a bisection, with everything that led to it."""
 
     suite: Suite
-    metric: str
-    margin: float
-    alpha: float
-    """How often, at most, such a search names a wrong commit."""
     commits: tuple[Commit, ...]
     """From the good to the bad one."""
     phase: Phase

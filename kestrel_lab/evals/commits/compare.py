@@ -21,14 +21,12 @@ from kestrel_lab.evals.commits.interleaved_trials import (
     suite_with_parts,
 )
 from kestrel_lab.evals.commits.sequential_compare import Design, Pair, PairRows, SequentialRun, run_in_turns
-from kestrel_lab.evals.execution.prepare import PreparedSuite
 from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import reusable_rows
-from kestrel_lab.evals.execution.runner import plan_trials, run_suite, run_trials
-from kestrel_lab.evals.execution.trial import TrialRequest
+from kestrel_lab.evals.execution.runner import TrialsToRun, plan_trials, run_suite, run_trials
 from kestrel_lab.evals.git import NoEarlierCommit, nearest_baseline, tree_of
-from kestrel_lab.evals.options import Selection
+from kestrel_lab.evals.options import CompareOptions
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -42,27 +40,32 @@ AUTO: Final = "auto"
 """In place of a base: the nearest ancestor on the main branch that has results."""
 
 
-@takes_options(Selection)
+@takes_options(CompareOptions)
 async def compare_commits(
     lab: Services,
     base: str,
     head: str,
     *,
     suite: str | Path,
-    epochs: int | None = None,
-    reporter: Reporter | None = None,
-    margin: float = 0.05,
-    own_suite: bool = False,
-    cassette: str | None = None,
-    cassettes: str | Path | None = None,
-    alone: bool = False,
-    design: Design | None = None,
-    **parts: Unpack[Selection],
+    **options: Unpack[CompareOptions],
 ) -> Comparison:
     """Run the suite file against the code of two commits and compare what comes out; see
     `Evaluations.compare`.
     """
-    place = suite_with_parts(lab, suite, epochs=epochs, cassette=cassette, cassettes=cassettes, **parts)
+    reporter, margin = options.get("reporter"), options.get("margin", 0.05)
+    own_suite, alone = options.get("own_suite", False), options.get("alone", False)
+    design = options.get("design")
+    place = suite_with_parts(
+        lab,
+        suite,
+        epochs=options.get("epochs"),
+        cassette=options.get("cassette"),
+        cassettes=options.get("cassettes"),
+        configs=options.get("configs"),
+        scenarios=options.get("scenarios"),
+        families=options.get("families"),
+        tags=options.get("tags"),
+    )
     if design is not None:
         place = replace(place, suite=place.suite.select(epochs=design.epochs(place.suite)))
     names = {base: base, head: head}
@@ -181,31 +184,25 @@ async def compare_configs_in_turns(
     sequence = SequentialRun(design=design, planned=0)
     rows: dict[Pair, PairRows] = {}
 
-    async def make(
-        lab: Services,
-        ready: PreparedSuite,
-        asks: Sequence[TrialRequest],
-        *,
-        progress: EvalProgress | None,
-        **how: Any,
-    ) -> list[EvalRow]:
+    async def make(work: TrialsToRun) -> list[EvalRow]:
         nonlocal sequence, rows
-        assert progress is not None
-        todo = {(ask.scenario.id, ask.epoch, ask.config.name): ask for ask in asks}
+        assert work.progress is not None
+        progress = work.progress
+        todo = {(ask.scenario.id, ask.epoch, ask.config.name): ask for ask in work.asks}
         made = list(progress.stored)
-        progress.total = 2 * design.look_counts(ready.suite)[-1]
+        progress.total = 2 * design.look_counts(work.ready.suite)[-1]
 
         async def draw(pairs: Sequence[Pair]) -> dict[Pair, PairRows]:
             wanted = [todo[*pair, name] for pair in pairs for name in (base, head) if (*pair, name) in todo]
             if wanted:
-                made.extend(await run_trials(lab, ready, wanted, progress=progress, **how))
+                made.extend(await run_trials(replace(work, asks=wanted)))
             return _paired(pairs, *([row for row in made if row.config == name] for name in (base, head)))
 
         def note(run: SequentialRun) -> None:
             progress.remark = run.remark
             progress.tell()
 
-        sequence, rows = await run_in_turns(design, ready.suite, draw, note)
+        sequence, rows = await run_in_turns(design, work.ready.suite, draw, note)
         return made[len(progress.stored) :]
 
     found = await run_suite(

@@ -17,9 +17,8 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -27,11 +26,17 @@ from kestrel_lab.core.errors import UsageError, most_severe
 from kestrel_lab.core.events.union import RunFinished, RunStarted, StateTransition, from_json
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.run_types import RunStatus, new_run_id
-from kestrel_lab.evals.execution.eval_run import EvalRun
 from kestrel_lab.evals.execution.prepare import PreparedSuite
 from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.execution.remote_trials import bench_order, make_trial
-from kestrel_lab.evals.execution.runner import Keeper, MakeTrials, Turn, count_running, plan_trials
+from kestrel_lab.evals.execution.runner import (
+    Keeper,
+    MakeTrials,
+    TrialsToRun,
+    Turn,
+    count_running,
+    plan_trials,
+)
 from kestrel_lab.evals.execution.trial import TrialRequest, with_earlier_attempts
 from kestrel_lab.evals.stored_trials import EvalRow, store_run
 from kestrel_lab.evals.suites.cassettes import with_cassette
@@ -56,21 +61,13 @@ def on_cluster(address: str) -> MakeTrials:
     configurations of its own, and tools that it names itself.
     """
 
-    async def make(
-        lab: Services,
-        ready: PreparedSuite,
-        asks: Sequence[TrialRequest],
-        *,
-        on_row: Callable[[EvalRow], None],
-        keep_in: Path | None = None,
-        eval_run: EvalRun | None = None,
-        progress: EvalProgress | None = None,
-    ) -> list[EvalRow]:
-        suite = _order(lab, ready, asks, kept=keep_in is not None)
-        keeper = Keeper(lab.store, on_row, eval_run)
+    async def make(work: TrialsToRun) -> list[EvalRow]:
+        lab, ready, asks = work.lab, work.ready, work.asks
+        suite = _order(lab, ready, asks, kept=work.keep_in is not None)
+        keeper = Keeper(lab.store, work.on_row, work.eval_run)
         if asks:
             async with _dask_client(address) as client:
-                await Dispatch(lab, ready, client, suite, keeper, progress).run(asks)
+                await Dispatch(lab, ready, client, suite, keeper, work.progress).run(asks)
         await keeper.finish()
         return keeper.rows
 

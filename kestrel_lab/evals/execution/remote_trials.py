@@ -27,12 +27,12 @@ from kestrel_lab.core.events.union import to_json
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.evals.execution.prepare import PreparedSuite, prepare_suite
-from kestrel_lab.evals.execution.runner import plan_trials, run_trials
+from kestrel_lab.evals.execution.runner import TrialsToRun, plan_trials, run_trials
 from kestrel_lab.evals.execution.trial import TrialRequest, run_trial
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.approvals.scope import rules_as_json, rules_from_json
+from kestrel_lab.permissions.rulebook import rules_as_json, rules_from_json
 from kestrel_lab.runtime.services import Services
 
 
@@ -187,9 +187,14 @@ async def _serve(send: _Send) -> None:
             asks = [
                 bench.asks[scenario, config].at(epoch=epoch) for scenario, config, epoch in json.loads(line)
             ]
-            await run_trials(
-                bench.lab, bench.ready, asks, on_row=lambda row: send({"row": asdict(row)}), store=False
+            work = TrialsToRun(
+                lab=bench.lab,
+                ready=bench.ready,
+                asks=asks,
+                on_row=lambda row: send({"row": asdict(row)}),
+                store=False,
             )
+            await run_trials(work)
             send({"done": len(asks)})
     finally:
         bench.lab.close()

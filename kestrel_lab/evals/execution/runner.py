@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kestrel_lab.core.errors import UsageError, most_severe
 from kestrel_lab.core.json_types import content_key
@@ -96,22 +96,24 @@ Turn = tuple[TrialRequest, tuple[EvalRow, ...]]
 """A trial to run, and the attempts at it that broke."""
 
 
-class MakeTrials(Protocol):
-    """Runs trials somewhere and stores each as it ends."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialsToRun:
+    """Trials of a suite, and what is done with them."""
 
-    async def __call__(
-        self,
-        lab: Services,
-        ready: PreparedSuite,
-        asks: Sequence[TrialRequest],
-        *,
-        on_row: Callable[[EvalRow], None],
-        keep_in: Path | None,
-        eval_run: EvalRun | None,
-        progress: EvalProgress | None,
-    ) -> list[EvalRow]:
-        """As `run_trials`."""
-        ...
+    lab: Services
+    ready: PreparedSuite
+    asks: Sequence[TrialRequest]
+    on_row: Callable[[EvalRow], None]
+    """Called with each when it is on disk."""
+    keep_in: Path | None = None
+    """Where their folders are left; nowhere if `None`."""
+    store: bool = True
+    eval_run: EvalRun | None = None
+    progress: EvalProgress | None = None
+
+
+MakeTrials = Callable[[TrialsToRun], Awaitable[list[EvalRow]]]
+"""Runs trials somewhere and stores each as it ends; `run_trials` does so in this process."""
 
 
 @takes_options(EvalOptions)
@@ -164,15 +166,16 @@ async def run_suite(
     with eval_run.at_work(lab.store):
         async with progress.ticking():
             keep_in = lab.home / "trials" if asked.keep else None
-            made = await (make or run_trials)(
-                lab,
-                ready,
-                todo,
+            work = TrialsToRun(
+                lab=lab,
+                ready=ready,
+                asks=todo,
                 on_row=progress.count,
                 keep_in=keep_in,
                 eval_run=eval_run,
                 progress=progress,
             )
+            made = await (make or run_trials)(work)
     again = sum("attempts" in row.result for row in made)
     notes = [
         *hopeless,
@@ -283,30 +286,20 @@ def asks_for(
     ]
 
 
-async def run_trials(
-    lab: Services,
-    ready: PreparedSuite,
-    asks: Sequence[TrialRequest],
-    *,
-    on_row: Callable[[EvalRow], None],
-    keep_in: Path | None = None,
-    store: bool = True,
-    eval_run: EvalRun | None = None,
-    progress: EvalProgress | None = None,
-) -> list[EvalRow]:
-    """Run the trials, as many at once as the suite and each configuration allow; each is stored as it ends,
-    if `store`.
+async def run_trials(given: TrialsToRun) -> list[EvalRow]:
+    """Run the trials, as many at once as the suite and each configuration allow.
 
-    `on_row` is told of each when it is on disk. One that broke is made again at the end of the line, as often
+    One that broke is made again at the end of the line, as often
     as the suite says. The first error that is not a trial's own stops the others and is raised.
     """
+    lab, ready = given.lab, given.ready
     waiting: dict[str, deque[Turn]] = {
-        config.name: deque((ask, ()) for ask in asks if ask.config.name == config.name)
+        config.name: deque((ask, ()) for ask in given.asks if ask.config.name == config.name)
         for config in ready.suite.configs
     }
     free = asyncio.Semaphore(ready.suite.concurrency)
     await prepare_models(ready.models.values())  # what a process loads once is no trial's time
-    keeper = Keeper(lab.store if store else None, on_row, eval_run)
+    keeper = Keeper(lab.store if given.store else None, given.on_row, given.eval_run)
 
     async def work(queue: deque[Turn]) -> None:
         while queue:
@@ -314,8 +307,8 @@ async def run_trials(
                 if not queue:
                     return
                 ask, earlier = queue.popleft()
-                with count_running(progress):
-                    row = await run_trial(lab, ready, ask, keep_in=keep_in)
+                with count_running(given.progress):
+                    row = await run_trial(lab, ready, ask, keep_in=given.keep_in)
             if row.outcome == "error" and len(earlier) < ready.suite.retry_errors:
                 queue.append((ask, (*earlier, row)))
             else:

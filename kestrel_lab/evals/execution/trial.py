@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from kestrel_lab.checks.python_function import awaited, score_of
 from kestrel_lab.core.errors import (
@@ -42,7 +42,7 @@ from kestrel_lab.evals.stored_trials import EvalRow, failed_text
 from kestrel_lab.evals.suite import Config, Scenario
 from kestrel_lab.runtime.context.dependencies import NoMemory
 from kestrel_lab.runtime.operations.intake import conversation_plan
-from kestrel_lab.runtime.options import guidance_names
+from kestrel_lab.runtime.options import ConfigOptions, guidance_names, table
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.start import start
@@ -123,6 +123,14 @@ class TrialRequest:
         )
 
 
+_UNSAID: Final = cast(
+    "ConfigOptions", {name: opt.default for name, opt in table(ConfigOptions).items()} | {"verify": "off"}
+)
+"""The options of a trial that its configuration does not say. They are not the lab's: the same suite has the
+same results in every lab. Answers are not verified, since checks judge them.
+"""
+
+
 async def run_trial(
     lab: Services, ready: PreparedSuite, ask: TrialRequest, *, keep_in: Path | None = None
 ) -> EvalRow:
@@ -152,6 +160,7 @@ async def run_trial(
             if config.learning
             else replace(models.ports, memory=NoMemory(), abstain=None)
         )
+        options: ConfigOptions = {**_UNSAID, **config.options}
         turns, bounds = (scenario.goal, *scenario.turns), ready.limits(scenario, config, lab.limits)
         if config.learning:
             await store_seed_notes(ports.memory, scenario.notes, str(workspace.root))
@@ -167,8 +176,6 @@ async def run_trial(
                 approve=scenario.policy,
                 approver=None if environment is None else environment.approver,
                 containment=scenario.containment or lab.options["containment"],
-                verify=config.verify or "off",
-                form=config.form or "none",
                 instructions=ready.told(scenario, config),
                 config=config.name,
                 scenario=scenario.id,
@@ -179,6 +186,7 @@ async def run_trial(
                 resolve=models.resolve,
                 ports=ports,
                 output=scenario.output or None,
+                **options,
             )
 
         run, broke = await _run_earlier_tasks(lab, ask, begin, workspace)

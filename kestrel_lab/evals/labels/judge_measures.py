@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -156,8 +156,15 @@ class JudgeReport(PartsView):
         return found
 
 
-_RIGHT = ("judge", "labels", "sensitivity (95 %)", "specificity (95 %)", "agreement (95 %)", "kappa (95 %)")
-_LEANS = ("judge", "measure", "value (95 %)", "trials")
+_RIGHT = (
+    "judge (prompt/rubric)",
+    "labels",
+    "sensitivity (95 %)",
+    "specificity (95 %)",
+    "agreement (95 %)",
+    "kappa (95 %)",
+)
+_LEANS = ("judge (prompt/rubric)", "measure", "value (95 %)", "trials")
 
 
 def judge_report(
@@ -264,7 +271,9 @@ def measure_judge(
         kappa=cohen_kappa(
             {run: {"judge": said[run], "people": met[run]} for run in judged if met[run] in (0, 1)}, cluster
         ),
-        lenient=weighted_mean([*wrong.values()], [*weight.values()], [cluster[run] for run in judged]),
+        lenient=_within(
+            weighted_mean([*wrong.values()], [*weight.values()], [cluster[run] for run in judged])
+        ),
         longer=more(lengths[run] > middle for run in judged),
         families={name: more(families[run] == name for run in judged) for name in names if len(names) > 1},
         same_again=raw_agreement(_turns(verdicts, swapped=False), cluster),
@@ -345,6 +354,13 @@ def _interval(mean: float, parts: Sequence[float], clusters: Sequence[Hashable])
     return Interval(mean=mean, low=mean - reach, high=mean + reach, se=se, clusters=count, n=len(parts))
 
 
+def _within(found: Interval) -> Interval:
+    """Return the interval of a mean of values from -1 to 1 within these bounds; t knows of none."""
+    if math.isnan(found.low):
+        return found
+    return replace(found, low=max(-1.0, found.low), high=min(1.0, found.high))
+
+
 def _turns(verdicts: Verdicts, *, swapped: bool) -> dict[str, dict[str, Hashable]]:
     """Return, by run, the verdicts to be compared: all rounds, or the first one in both orders."""
     return {
@@ -369,7 +385,7 @@ def _by_run(verdicts: Mapping[JudgeVersion, Verdicts]) -> dict[str, dict[str, Ha
 def _right(one: JudgeMeasures) -> tuple[str, ...]:
     shares = (one.sensitivity, one.specificity, one.agreement)
     return (
-        str(one.version),
+        one.version.short,
         str(one.labels),
         *("unknown" if not found.n else found.text("{:.0%}".format, "–") for found in shares),
         one.kappa.text("{:.2f}".format) if one.kappa.mean == one.kappa.mean else "unknown",
@@ -386,4 +402,4 @@ def _leanings(one: JudgeMeasures) -> Iterable[tuple[str, ...]]:
     shares = {"the same when asked again": one.same_again, "the same in the reverse order": one.same_swapped}
     points += [(name, found, "{:.0f}".format, 100.0) for name, found in shares.items() if found.n]
     for name, found, shown, factor in points:
-        yield str(one.version), name, found.times(factor).text(shown), str(found.n)
+        yield one.version.short, name, found.times(factor).text(shown), str(found.n)

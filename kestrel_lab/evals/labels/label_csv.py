@@ -18,7 +18,7 @@ from kestrel_lab.eventlog.store import SessionStore
 
 COLUMNS: Final = (
     *("run", "who", "value", "note", "rubric", "rubric_hash"),
-    *("probability", "drawn", "seed", "repeat", "at"),
+    *("probability", "drawn", "seed", "frame", "repeat", "at"),
 )
 _SKIP: Final = "skip"
 _NAMED: Final = 8
@@ -43,14 +43,19 @@ def labels_csv(store: SessionStore, suite: str) -> str:
 
 def no_labels(store: SessionStore, suite: str) -> str:
     """Return a sentence for a suite without labels, with those that have some."""
+    known = labelled_suites(store)
+    return f"no trials of suite {suite!r} are labelled; " + (
+        f"there are labels of {known}" if known else f"label some: kestrel eval label {suite}"
+    )
+
+
+def labelled_suites(store: SessionStore) -> str:
+    """Return the suites that have labels, each with their number, in words; empty for none."""
     sql = (
         "SELECT body ->> '$.suite', count(*) FROM events WHERE type IN ('trial_labelled', 'label_undone', "
         "'rubric_edited', 'trial_judged') AND type = 'trial_labelled' GROUP BY 1 ORDER BY 1"
     )
-    known = ", ".join(f"{name} ({count})" for name, count in store.query(sql))
-    return f"no trials of suite {suite!r} are labelled; " + (
-        f"there are labels of {known}" if known else f"label some: kestrel eval label {suite}"
-    )
+    return ", ".join(f"{name} ({count})" for name, count in store.query(sql))
 
 
 def import_labels(store: SessionStore, suite: str, path: Path, runs: Iterable[str]) -> tuple[int, int]:
@@ -96,7 +101,8 @@ def _cells(label: Label) -> list[str]:
     said = label.said
     return [
         *(label.run, said.who, _value(said), said.note, said.rubric, said.rubric_hash),
-        *(repr(said.probability), str(said.drawn), str(said.seed), dumps(said.repeat), repr(label.at)),
+        *(repr(said.probability), str(said.drawn), str(said.seed), said.frame),
+        *(dumps(said.repeat), repr(label.at)),
     ]
 
 
@@ -147,6 +153,7 @@ def _parsed(cells: Mapping[str, str], suite: str) -> _Row:
             probability=float(cells.get("probability") or 1),
             drawn=int(cells.get("drawn") or 0),
             seed=int(cells.get("seed") or 0),
+            frame=cells.get("frame") or "",
             repeat={"": False, "false": False, "true": True}[(cells.get("repeat") or "").strip().lower()],
         )
     )

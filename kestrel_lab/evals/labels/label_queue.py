@@ -23,7 +23,7 @@ from kestrel_lab.core.events.union import (
     ToolCalled,
     TrialLabelled,
 )
-from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.json_types import Json, content_key, dumps
 from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
 from kestrel_lab.evals.labels.draw import DrawnTrial, draw_trials, with_repeats
 from kestrel_lab.evals.labels.stored_labels import (
@@ -103,6 +103,7 @@ class Labelling:
         runs = _runs_in_log(store, rows)
         self.store, self.suite, self.who, self.seed = store, suite, who.strip(), seed
         self.number = min(number, len(runs))
+        self._frame = content_key("frame/1", sorted(runs))[:12]
         self._scenario = {row.run: row.scenario for row in rows}
         self._checks = {one.id: tuple(map(check_words, one.checks)) for one in suite.scenarios}
         self._drawn = with_repeats(draw_trials(runs, number, seed=seed, unsure=unsure), seed)
@@ -160,6 +161,7 @@ class Labelling:
             probability=drawn.probability,
             drawn=self.number,
             seed=self.seed,
+            frame=self._frame,
             repeat=repeat,
         )
         return record_label(self.store, run, said)

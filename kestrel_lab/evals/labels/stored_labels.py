@@ -6,7 +6,7 @@ another version, told apart by the hash of its text, and labels of two versions 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
@@ -155,13 +155,18 @@ def combine_labels(labels: Iterable[Label]) -> dict[str, TrialLabel]:
         if label.said.value is not None and not label.said.repeat:
             by_run.setdefault(label.run, []).append(label)
     # A trial that a draw of 50 takes with probability p is among the first k of it with p * k / 50, since its
-    # order is random. So draws that somebody ended early, and those that asked for more later, agree.
-    drawn = sum(any(label.said.drawn for label in group) for group in by_run.values())
+    # order is random. So draws that somebody ended early, and those that asked for more later, agree. Draws
+    # from other trials, those of another commit perhaps, say nothing of these.
+    drawn: dict[str, set[str]] = {}
+    for run, group in by_run.items():
+        for label in group:
+            if label.said.drawn:
+                drawn.setdefault(label.said.frame, set()).add(run)
     return {
         run: TrialLabel(
             run=run,
             value=fmean(label.said.value or 0 for label in group),
-            probability=min(1.0, max(_rate(label) * (drawn if label.said.drawn else 1) for label in group)),
+            probability=min(1.0, max(_probability(label, drawn) for label in group)),
             who=tuple(label.said.who for label in group),
             rubric_hash=group[0].said.rubric_hash,
         )
@@ -169,8 +174,10 @@ def combine_labels(labels: Iterable[Label]) -> dict[str, TrialLabel]:
     }
 
 
-def _rate(label: Label) -> float:
-    return label.said.probability / max(1, label.said.drawn)
+def _probability(label: Label, drawn: Mapping[str, Collection[str]]) -> float:
+    if not label.said.drawn:
+        return 1.0  # somebody chose it
+    return label.said.probability * len(drawn[label.said.frame]) / label.said.drawn
 
 
 Said = TrialLabelled | LabelUndone | RubricEdited | TrialJudged

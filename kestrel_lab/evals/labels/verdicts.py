@@ -32,6 +32,11 @@ class JudgeVersion(NamedTuple):
     prompt_hash: str
     rubric_hash: str
 
+    @property
+    def short(self) -> str:
+        """The judge with the beginnings of both hashes, for a table."""
+        return f"{self.judge} {self.prompt_hash[:6]}/{self.rubric_hash[:6]}"
+
     def __str__(self) -> str:
         return f"{self.judge} (prompt {self.prompt_hash[:6]}, rubric {self.rubric_hash[:6]})"
 

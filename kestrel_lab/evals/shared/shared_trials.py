@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache
-from typing import Annotated, Any, Literal, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
+from msgspec.structs import fields as struct_fields
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
+from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json, content_key, dumps, loads
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.run_types import TERMINAL
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.stored_trials import EvalRow, LaterScores
 
 MOST_TEXT = 1_000_000
@@ -58,26 +61,24 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-class _Usage(_Strict):
-    tokens_in: int = 0
-    tokens_out: int = 0
-    cost_usd: float = 0.0
-    unpriced: int = 0
-    model_calls: int = 0
-    tool_calls: int = 0
-    unmetered: int = 0
-    tokens_cached: int = 0
-    tokens_cache_written: int = 0
-    tokens_reasoning: int = 0
+def _form(kind: type[Any], **narrower: Any) -> type[_Strict]:
+    """Return the check of what others stored of a dataclass or struct: its fields, some of `narrower` types,
+    and what else is in `narrower` and may be missing.
+    """
+    hints = get_type_hints(kind) | narrower
+    if is_dataclass(kind):
+        known = {one.name: ... if one.default is MISSING else one.default for one in fields(kind)}
+    else:
+        known = {one.encode_name: one.default for one in struct_fields(kind)}
+    made: dict[str, Any] = {name: (hints[name], known.get(name)) for name in (*known, *narrower)}
+    form: type[_Strict] = create_model(kind.__name__, __base__=_Strict, **made)
+    return form
 
 
-class _Score(_Strict):
-    check: str
-    passed: bool
-    value: float
-    reason: str = ""
-    usage: _Usage | None = None
-    kept: bool | None = None
+if TYPE_CHECKING:  # type checkers know no class that is made of another
+    _Score = _Strict
+else:
+    _Score = _form(Score, usage=_form(Usage) | None, kept=bool | None)
 
 
 class _Attempt(_Strict):
@@ -113,25 +114,17 @@ class _Result(_Strict):
     origin: _Name | None = None
 
 
-class _Trial(_Strict):
-    id: _Id
-    scenario: _Name
-    result: _Result
-    metrics: _Metrics
-    git_sha: _Sha
-    created_at: _Time
-    suite: _Name
-    config: _Name
-    epoch: int = Field(ge=0, lt=2**53)
-    key: _Sha
-
-
-class _Later(_Strict):
-    trial: _Id
-    suite_hash: _Sha
-    result: _Result
-    key: _Sha
-    created_at: _Time
+_Trial = _form(
+    EvalRow,
+    **dict.fromkeys(("scenario", "suite", "config"), _Name),
+    **dict.fromkeys(("git_sha", "key"), _Sha),
+    id=_Id,
+    result=_Result,
+    metrics=_Metrics,
+    created_at=_Time,
+    epoch=Annotated[int, Field(ge=0, lt=2**53)],
+)
+_Later = _form(LaterScores, trial=_Id, suite_hash=_Sha, key=_Sha, result=_Result, created_at=_Time)
 
 
 def redact_trial(row: EvalRow, redactor: Redactor, origin: str) -> EvalRow:

@@ -8,7 +8,7 @@ from typing import Unpack
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.evals.labels.judge_measures import JudgeReport, ask_and_measure
-from kestrel_lab.evals.labels.label_csv import import_labels, labels_csv, no_labels
+from kestrel_lab.evals.labels.label_csv import import_labels, labelled_suites, labels_csv, no_labels
 from kestrel_lab.evals.labels.label_queue import LABELLED, Labelling, begin_labelling
 from kestrel_lab.evals.labels.label_report import LabelReport, label_report
 from kestrel_lab.evals.labels.stored_labels import stored_labels
@@ -125,11 +125,9 @@ class Judging:
         if isinstance(suite, Suite):
             return suite
         if ":" not in str(suite) and not Path(suite).exists():
-            name = self._name(suite)
-            left = len(stored_labels(self._lab.store, name))
+            left = labelled_suites(self._lab.store)
             more = (
-                f"; {left} labels of suite {name!r} are in the log, and kestrel eval label {name} --csv FILE "
-                "writes them"
+                f"; the log has labels of {left}, which kestrel eval label NAME --csv FILE writes"
                 if left
                 else ""
             )

@@ -18,7 +18,7 @@ from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.execution.prepare import PreparedSuite, prepare_suite
 from kestrel_lab.evals.execution.progress import EvalProgress
-from kestrel_lab.evals.execution.runner import asks_for, run_trials, start_servers
+from kestrel_lab.evals.execution.runner import TrialsToRun, asks_for, run_trials, start_servers
 from kestrel_lab.evals.execution.trial import TrialRequest
 from kestrel_lab.evals.git import code_version
 from kestrel_lab.evals.guidance import Guidance, read_guidance
@@ -262,7 +262,8 @@ class _Trials:
             plans=dict.fromkeys(configs, ready.plans[name]),
             config_tools={one: ready.config_tools[name] for one in configs if name in ready.config_tools},
         )
-        made = await run_trials(self.lab, ready, todo, on_row=progress.count, progress=progress)
+        work = TrialsToRun(lab=self.lab, ready=ready, asks=todo, on_row=progress.count, progress=progress)
+        made = await run_trials(work)
         self.rows |= {row.key: row for row in made}
 
     def _found(self, pair: tuple[TrialRequest, TrialRequest]) -> list[EvalRow]:

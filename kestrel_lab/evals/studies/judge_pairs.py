@@ -218,7 +218,7 @@ def _pair(row: Any, number: int) -> JudgedPair:
         id=str(row.get("id", number)),
         label=row["label"],
         longer=0 if sizes[0] == sizes[1] else 1 + (sizes[1] > sizes[0]),
-        judges=judges,  # type: ignore[arg-type]  # two each, as was just seen
+        judges=judges,
     )
 
 

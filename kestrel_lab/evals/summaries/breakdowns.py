@@ -50,13 +50,13 @@ def grouped_by_column(rows: Iterable[EvalRow], count_errors: CountErrors, by: st
     rows = list(rows)
     records = [frame_record(row, count_errors) for row in rows]
     if records and not any(column in record for record in records):
-        names = dict.fromkeys([*_COLUMN_NAMES, *(name for record in records for name in record)])
-        raise UsageError(f"there is no column {by!r} to draw by; {did_you_mean(by, [*names])}")
-    names = _group_names([record.get(column) for record in records])
+        known = dict.fromkeys([*_COLUMN_NAMES, *(name for record in records for name in record)])
+        raise UsageError(f"there is no column {by!r} to draw by; {did_you_mean(by, [*known])}")
+    values = _group_names([record.get(column) for record in records])
     if column == "git_sha":
-        names = [name[:_SHA] for name in names]
+        values = [name[:_SHA] for name in values]
     groups: dict[str, list[EvalRow]] = {}
-    for name, row in zip(names, rows, strict=True):
+    for name, row in zip(values, rows, strict=True):
         groups.setdefault(name, []).append(row)
     if len(groups) > _MOST_GROUPS:
         raise UsageError(

@@ -7,6 +7,7 @@ where the log ends: open tool calls first, then the next model turn.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from kestrel_lab.adapters.adapter import is_adapter
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import ModelError, error_boundary
 from kestrel_lab.core.events.union import ModelDelta, Progress, Prompted
-from kestrel_lab.core.messages import ModelParams, ModelRequest, ThinkingDelta, ToolRequest
+from kestrel_lab.core.messages import Message, ModelParams, ModelRequest, ThinkingDelta, ToolRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.usage import IdleTime
@@ -117,13 +118,16 @@ async def _final_text(step: Step, conversation: Conversation, ctx: RunContext) -
 async def _think(
     call_id: str, cycle: int, model: Model, step: Step, conversation: Conversation, ctx: RunContext
 ) -> None:
+    sent: Sequence[Message] = conversation.sent
+    if ctx.state.recalled:
+        sent = await with_note_texts(sent, ctx)
     call = Call(
         id=call_id,
         kind="model",
         target=model.name,
         request=_params(step, ctx).over(
             ModelRequest(
-                messages=with_images(await with_note_texts(conversation.sent, ctx), ctx.services.store),
+                messages=with_images(sent, ctx.services.store),
                 tools=ctx.specs_of(step),
                 schema=None if step.schema is None else object_schema(step.schema),
                 temperature=step.temperature,

@@ -1,37 +1,12 @@
-"""The policy of a run: the level of danger it names, under the rules of its lab and its own."""
+"""What a decision covers: the call that was asked about, others like it, or the rest of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import cast
-
 from kestrel_lab.core.calls import Call
-from kestrel_lab.core.json_types import Json, content_key
+from kestrel_lab.core.json_types import content_key
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.permissions.command_patterns import CommandPattern, pattern_covers
-from kestrel_lab.permissions.policy import Policy
-from kestrel_lab.permissions.rule import read_rule
-from kestrel_lab.permissions.rulebook import Rulebook
-from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Toolbox
-
-
-def policy_for(policy: str, lab: Rulebook, own: Rulebook, place: Workspace) -> Policy:
-    """Return the named policy with both sets of rules, for calls in `place`; raises `UsageError`."""
-    return replace(Policy.parse(policy), rules=(lab + own).within(place.root))
-
-
-def rules_as_json(own: Rulebook) -> list[dict[str, Json]]:
-    """Return rules as JSON for the log, so that they also apply to resumed and forked runs."""
-    return [{"source": rule.source, "rule": dict(rule.table)} for rule in own]
-
-
-def rules_from_json(kept: Sequence[dict[str, Json]]) -> Rulebook:
-    """The rules that `rules_as_json` kept."""
-    return Rulebook(
-        tuple(read_rule(cast("dict[str, Json]", entry["rule"]), str(entry["source"])) for entry in kept)
-    )
 
 
 def decision_binding(call: Call, toolbox: Toolbox, project: str) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from kestrel_lab.core.notes import Note
+from kestrel_lab.core.notes import Note, NoteQuery
 from kestrel_lab.core.protocols import Gatherer, Memory
 from kestrel_lab.runtime.supervision.failure_kinds import RetryBudget, Sleep
 from kestrel_lab.tools.timeparse.session_time import machine_now
@@ -16,9 +16,7 @@ from kestrel_lab.tools.timeparse.session_time import machine_now
 class NoMemory:
     """A `Memory` that keeps nothing."""
 
-    async def recall(
-        self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = ""
-    ) -> tuple[Note, ...]:
+    async def recall(self, query: NoteQuery) -> tuple[Note, ...]:
         """Nothing."""
         return ()
 

@@ -39,7 +39,7 @@ from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import NestedGuidance
 from kestrel_lab.runtime.context.run_services import RunServices
-from kestrel_lab.runtime.context.tool_selection import Growth, select_tools
+from kestrel_lab.runtime.context.tool_selection import MOST_SHOWN, Growth, select_tools
 from kestrel_lab.runtime.options import LabOptions, StartOptions, guidance_names
 from kestrel_lab.runtime.security.containment import Containment, TaintLog
 from kestrel_lab.runtime.security.taint import Taint
@@ -399,7 +399,9 @@ class RunContext:
         """The tools that the model of `step` is told of: of very many some, see
         `runtime.context.tool_selection`.
         """
-        names = select_tools(step.id, self.offered(step), self.tools, self.state, self.emit)
+        names = self.offered(step)
+        if (len(self.tools) if names is None else len(names)) > MOST_SHOWN:
+            names = select_tools(step.id, names, self.tools, self.state, self.emit)
         if names not in self._specs:
             self._specs[names] = self.tools.only(names or ()).specs()
         if step.team:

@@ -55,10 +55,10 @@ def select_tools(
     toolbox: Toolbox,
     state: RunState,
     emit: Callable[[Event], Any],
-) -> tuple[str, ...] | None:
-    """The tools that the model of `step` is told of, `None` for all; what is chosen anew is recorded."""
-    if (len(toolbox) if offered is None else len(offered)) <= MOST_SHOWN:
-        return offered
+) -> tuple[str, ...]:
+    """The tools that the model of `step` is told of where more than `MOST_SHOWN` are offered; what is chosen
+    anew is recorded.
+    """
     may = toolbox.names if offered is None else offered
     questions = [message.text for message in state.conversation(step).messages if message.role == "user"]
     if len(questions) > state.questions_shown.get(step, 0):

@@ -28,7 +28,7 @@ async def run_delegate(
     is not there or a share that is none, and `ApprovalRequired` when one of its calls needs a person and none
     is here.
     """
-    state, step = ctx.state, _step(parent, call, agent, goal, ctx)
+    state, step = ctx.state, _step(parent, f"{call}/{agent}", agent, goal, ctx)
     if state.finished_steps.get(step.id):
         return own_output(step, state)
     limits = state.conversation(step.id).limits if call in state.branches else _shares(ctx, parent, share)
@@ -64,13 +64,12 @@ async def run_delegate(
     return own_output(step, state)
 
 
-def _step(parent: Step, call: str, agent: str, goal: str, ctx: RunContext) -> Step:
+def _step(parent: Step, name: str, agent: str, goal: str, ctx: RunContext) -> Step:
     """Return the step of a sub-agent: a member of its parent's team, or one like its parent without
     instructions.
     """
     if not goal.strip():
         raise UsageError("the goal is empty: say what the agent is to do")
-    name = f"{call}/{agent}"
     for member in parent.members:
         if member.id == agent:
             return replace(

@@ -17,7 +17,7 @@ from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.events.union import ApprovalAsked, MemoryRecalled, MemoryStored
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.messages import Message
-from kestrel_lab.core.notes import GUIDING, OWN, REFERENCE, Note, untrusted_taint
+from kestrel_lab.core.notes import GUIDING, OWN, REFERENCE, Note, NoteQuery, untrusted_taint
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.learn import text_problem, with_source
@@ -67,9 +67,7 @@ class _NoteTools:
 
     async def recall(self, query: str, top_k: int, tags: tuple[str, ...]) -> list[dict[str, Json]]:
         ctx = self.ctx
-        found = await ctx.given.ports.memory.recall(
-            query, top_k, workspace=self.place, tags=tags, run=ctx.run_id
-        )
+        found = await ctx.given.ports.memory.recall(NoteQuery(query, top_k, self.place, tags, ctx.run_id))
         if found:
             shown = MemoryRecalled(step=self.step, notes=[note.as_json() for note in found])
             ctx.emit(MemoryRecalled(step=self.step, notes=[note.named() for note in found]), shown=shown)
@@ -158,8 +156,6 @@ async def with_note_texts(messages: Sequence[Message], ctx: RunContext) -> Seque
     on one line.
     """
     recalled = ctx.state.recalled
-    if not recalled:
-        return messages
     wanted = {
         found for message in messages if _refers(message) for found in _REFERENCE.findall(message.text)
     } & recalled

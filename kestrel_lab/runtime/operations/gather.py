@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from kestrel_lab.core.events.union import FilesTainted, MemoryRecalled
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.notes import NoteQuery
 from kestrel_lab.memory.embeddings import default_embedder
 from kestrel_lab.retrieval.file_search_loop import Propose, ResourceMap, propose_by_rule
 from kestrel_lab.retrieval.file_search_loop import find_files as search_round_by_round
@@ -178,7 +179,7 @@ async def bootstrap(scope: Scope) -> Done:
     args, ctx = Arguments(scope), scope.ctx
     goal, most = args.required("goal"), args.whole("top_k", MOST_NOTES, least=0)
     recalled = (
-        await ctx.given.ports.memory.recall(goal, most, workspace=ctx.state.project, run=ctx.run_id)
+        await ctx.given.ports.memory.recall(NoteQuery(goal, most, ctx.state.project, run=ctx.run_id))
         if most
         else ()
     )

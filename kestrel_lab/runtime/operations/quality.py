@@ -32,7 +32,7 @@ from kestrel_lab.runtime.operations.arguments import (
 )
 from kestrel_lab.runtime.review.evidence_table import check_claims, spans_for_model
 from kestrel_lab.verification.evidence import evidence_of
-from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.issues import Issue
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
@@ -95,7 +95,7 @@ async def quality(scope: Scope) -> Done:
     found = [_entry(one, maker) for one in issues]
     if not answer:
         found.append(
-            _entry(make_issue("critical", "", "there is no answer", "answer the goal", check="answer"), maker)
+            _entry(Issue("critical", "", "there is no answer", "answer the goal", check="answer"), maker)
         )
     subject = scope.subject(answer, goal)
     backed = await asyncio.to_thread(evidence_of, subject) if answer else ()
@@ -140,7 +140,7 @@ async def _ask_model(
     except ModelError as error:  # the answer is there, and what the checks found of it
         return [
             _entry(
-                make_issue(
+                Issue(
                     "minor",
                     "",
                     f"no model reported on it: {error}",
@@ -151,12 +151,12 @@ async def _ask_model(
         ], []
     issues = (
         (
-            make_issue(entry["severity"], entry["place"], entry["what"], entry["fix"], check="model"),
+            Issue(entry["severity"], entry["place"], entry["what"], entry["fix"], check="model"),
             str(entry.get("step", "")),
         )
         for entry in said["issues"][:MOST]
     )
-    missing = [make_issue("minor", "", text, "").what for text in said["missing_evidence"][:MOST]]
+    missing = [Issue("minor", "", text, "").what for text in said["missing_evidence"][:MOST]]
     found = [_entry(one, name if name in steps else "") for one, name in issues]
     if strange := said["strange"]:
         places = ", ".join(f"“{one_line(place, 60)}”" for place in strange[:3])
@@ -164,7 +164,7 @@ async def _ask_model(
             f"{format_count(len(strange), 'issue')} of a model "
             f"{'was' if len(strange) == 1 else 'were'} left out: the answer does not have {places}"
         )
-        found.append(_entry(make_issue("minor", "", what, "report again, with another model", check="model")))
+        found.append(_entry(Issue("minor", "", what, "report again, with another model", check="model")))
     return found, missing
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
+from kestrel_lab.agents import SearchBounds
 from kestrel_lab.core.errors import ModelError, RunError, UsageError
 from kestrel_lab.core.expressions.templates import escape_template
 from kestrel_lab.core.json_types import Json
@@ -73,23 +74,19 @@ Search the web and answer this question from what you find, with the pages it is
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Order:
+class _Order(SearchBounds):
     """The checked arguments of a step."""
 
     question: str
-    queries: int
-    results: int
-    pages: int
-    grounded: bool
 
     @classmethod
     def of(cls, scope: Scope) -> _Order:
         args = Arguments(scope, "websearch")
         return cls(
             question=args.required("question"),
-            queries=args.whole("queries", 3, least=1, most=8),
-            results=args.whole("results", 8, least=1, most=20),
-            pages=args.whole("pages", 4, least=0, most=12),
+            queries=args.whole("queries", cls.queries, least=1, most=8),
+            results=args.whole("results", cls.results, least=1, most=20),
+            pages=args.whole("pages", cls.pages, least=0, most=12),
             grounded=args.flag("grounded", default=False),
         )
 

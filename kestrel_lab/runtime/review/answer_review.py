@@ -34,7 +34,7 @@ from kestrel_lab.runtime.review.evidence_table import (
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.verification.claims import is_plain_prose
 from kestrel_lab.verification.evidence import evidence_of
-from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.diffs import split_diff
 
@@ -84,7 +84,7 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
         # The answer is not lost to a file that somebody edited.
         return replace(
             end,
-            concerns=[*end.concerns, make_issue("minor", "", str(error), "", check="calibration").as_json()],
+            concerns=[*end.concerns, Issue("minor", "", str(error), "", check="calibration").as_json()],
         )
 
 
@@ -102,7 +102,7 @@ async def form_issues(ctx: RunContext) -> list[Issue]:
     ]
     fix = "ask for it again in that form, or without one"
     return [
-        make_issue("minor", "", what, fix, check="form")
+        Issue("minor", "", what, fix, check="form")
         for what in (verdicts[-1].issues if verdicts and not verdicts[-1].passed else ())
     ]
 
@@ -246,7 +246,7 @@ def repeated_orders(answer: str, taint: Taint) -> Iterator[Issue]:
         has = _words(sentence)
         for order, (words, source) in orders.items():
             if len(words & has) >= max(_FEWEST, _SHARE * len(words)):
-                yield make_issue(
+                yield Issue(
                     "minor",
                     sentence,
                     f"it repeats an order that stands in {source}: {order}",

@@ -17,7 +17,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.verification.evidence import CitedClaim, evidence_of, span_as_now, states_summary
-from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.subject import AnsweredCall, Subject, subject_of
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.dataframes import unit_frame
@@ -227,7 +227,7 @@ def answer_issues(subject: Subject) -> tuple[Issue, ...]:
     except KestrelError as error:
         # An answer is not lost to a defect of a check.
         return (
-            make_issue(
+            Issue(
                 "minor", "", f"the answer could not be checked: {error}", "please report it", check="checks"
             ),
         )

@@ -129,7 +129,17 @@ async def wait_for_model(
 
 
 @dataclass(slots=True, eq=False)
-class GuardedModel(ModelWrapper):
+class _Supervised(ModelWrapper):
+    model: Model
+    endpoint: Dependency
+    emit: Emit
+    patience_s: float
+    idle: IdleTime = field(default_factory=IdleTime)
+    """The time that it waits is added."""
+
+
+@dataclass(slots=True, eq=False)
+class GuardedModel(_Supervised):
     """`model`, called only while the breaker of `endpoint` admits it, and again for `patience_s` if the
     endpoint worked before.
 
@@ -137,12 +147,6 @@ class GuardedModel(ModelWrapper):
     wrong. Once an attempt has streamed text, further ones are not streamed, so that no reader sees a piece
     twice.
     """
-
-    model: Model
-    endpoint: Dependency
-    emit: Emit
-    patience_s: float
-    idle: IdleTime = field(default_factory=IdleTime)
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; raises the model's error, or `DependencyError` after waiting for an open breaker."""
@@ -210,7 +214,7 @@ class GuardedModel(ModelWrapper):
 
 
 @dataclass(slots=True, eq=False)
-class MeteredModel(ModelWrapper):
+class MeteredModel(_Supervised):
     """`model`, called when the throttle of `endpoint` allows it, and again when the endpoint refused it with
     a rate limit.
 
@@ -220,11 +224,6 @@ class MeteredModel(ModelWrapper):
     silent.
     """
 
-    model: Model
-    endpoint: Dependency
-    emit: Emit
-    patience_s: float
-    idle: IdleTime
     call_s: float | None = None
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:

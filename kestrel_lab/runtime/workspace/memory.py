@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import overload
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.notes import Note
+from kestrel_lab.core.notes import Note, NoteQuery
 from kestrel_lab.core.sanitize import one_line, sanitize_text, shown_folder
 from kestrel_lab.eventlog.store import RunRow
 from kestrel_lab.language.words import stems
@@ -225,7 +225,7 @@ class WorkspaceMemory(PartsView):
 
     def recall(self, query: str, tags: Sequence[str] = (), top_k: int = 5) -> Notes:
         """Notes that have to do with `query`, the most useful first; what runs would be told."""
-        found = self._memory.find(query, top_k, workspace=self._place, tags=tags, count=False)
+        found = self._memory.find(NoteQuery(query, top_k, self._place, tags), count=False)
         return Notes(found, self._place, "no note has to do with that")
 
     def remember(
@@ -316,7 +316,7 @@ class WorkspaceMemory(PartsView):
 
     def graph(self, about: str = "") -> MemoryDrawing:
         """Notes, what they name and how they relate; only those relevant to `about`, if given."""
-        chosen = self._memory.find(about, 30, workspace=self._place, count=False) if about else None
+        chosen = self._memory.find(NoteQuery(about, 30, self._place), count=False) if about else None
         return MemoryDrawing(memory_graph(self._memory.table, self._place, about=chosen), self._place)
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

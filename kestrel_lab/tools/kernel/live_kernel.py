@@ -34,6 +34,8 @@ EXECUTE_S = 600.0
 """Seconds that code may take in the kernel of a notebook; a person can stop it sooner."""
 MOST_PREVIEWS = 5
 """As many as calls of a turn; each holds the values that it computed."""
+_TURNS_S = 0.02
+"""Seconds of the event loop before code runs, in which a cancellation goes from the cell to the call."""
 STOPPED = "was stopped"
 """End of the message on code that was stopped."""
 HEADLESS = "KESTREL_HEADLESS"
@@ -299,7 +301,7 @@ class LiveKernel:
                 namespace.pop(name, None)
             else:
                 namespace[name] = value
-        changes, given_up = self._push(run, call, before, state)
+        changes, given_up = self._push(Done(run, call, (), before), state)
         self.generation += 1
         if given is not None:
             self.shell.displayhook.update_user_ns(given)
@@ -373,10 +375,13 @@ class LiveKernel:
         try:
             with capture_output(self.shell, tell) as output:
                 with stop_button() as pressed, time_limit(EXECUTE_S) as late, state.watching():
+                    # A Stop that came while the state was looked at waits in the event loop, which the code
+                    # may not let turn any more.
+                    await asyncio.sleep(_TURNS_S)
                     await self.shell.run_cell_async(python, store_history=False, transformed_cell=python)
                 show_drawn()
         finally:
-            changes, given_up = self._push(run, call, before, state, paused)
+            changes, given_up = self._push(Done(run, call, (), before, paused=paused), state)
             self.generation += 1
         if late.is_set():
             output.traceback = f"the code took more than {EXECUTE_S:g} s and was stopped\n{output.traceback}"
@@ -393,13 +398,11 @@ class LiveKernel:
             self.show(ran, run)
         return ran
 
-    def _push(
-        self, run: str, call: str, before: Before, state: ProcessState, paused: Fork | None = None
-    ) -> tuple[tuple[Change, ...], list[str]]:
+    def _push(self, done: Done, state: ProcessState) -> tuple[tuple[Change, ...], list[str]]:
         """Record a change; return what changed, and calls whose in-place changes can no longer be undone."""
         altered = state.alterations()
-        changes = (*before.changes(self.shell.user_ns), *(one.change for one in altered))
-        return changes, self.undo_stack.push(Done(run, call, changes, before, tuple(altered), paused=paused))
+        changes = (*done.before.changes(self.shell.user_ns), *(one.change for one in altered))
+        return changes, self.undo_stack.push(replace(done, changes=changes, state=tuple(altered)))
 
     def _bundle(self, value: Any) -> dict[str, Any]:
         return {} if value is None else dict(self.shell.display_formatter.format(value)[0])

@@ -57,40 +57,29 @@ def launch_for(
     Raises `OSError` where the processor's system calls are not known, and `PermissionError` for a workspace
     that the level cannot hold a command in.
     """
-    begin = workspace if folder is None else folder
-    launch = launch_with_places(
-        level, argv, read=sandbox.readable, write=(workspace,), folder=begin, env=env, sandbox=sandbox
-    )
+    plain = Launch(argv=tuple(argv), cwd=str(workspace if folder is None else folder), env=env)
+    launch = launch_with_places(level, plain, read=sandbox.readable, write=(workspace,), sandbox=sandbox)
     return replace(launch, watched=str(workspace))
 
 
 def launch_with_places(
-    level: Level,
-    argv: Sequence[str],
-    *,
-    read: Sequence[Path],
-    write: Sequence[Path],
-    folder: Path,
-    env: Mapping[str, str],
-    sandbox: Sandbox,
-    terminal: bool = False,
+    level: Level, plain: Launch, *, read: Sequence[Path], write: Sequence[Path], sandbox: Sandbox
 ) -> Launch:
-    """Return the launch of a program that sees any number of places, to read or to write.
+    """Return `plain`, the launch of a program with its folder and environment, at a sandbox level at which it
+    sees any number of places, to read or to write.
 
-    A `folder` that is not one of them appears empty. With `terminal` its standard error is its controlling
-    terminal.
+    A folder that is not one of them appears empty.
     """
     if level is Level.S0:
-        return Launch(argv=tuple(argv), cwd=str(folder), env=env, terminal=terminal)
+        return plain
     for place in (*read, *write):
         check_workspace(level, place, sandbox.hidden, written=place in write)
     if level is Level.S1:
-        launch = _landlock_launch(argv, read, write, folder, env, sandbox)
-        return replace(launch, write=(*launch.write, "/dev/tty"), terminal=True) if terminal else launch
+        return _landlock_launch(plain, read, write, sandbox)
     mounts = _mounts(level, read, write, sandbox)
-    if not any(is_within(folder, place) for place in (*read, *write)):
-        mounts.add(folder, "--dir")
-    return _bwrap_launch(argv, mounts, folder, env, sandbox, terminal=terminal)
+    if not any(is_within(Path(plain.cwd), place) for place in (*read, *write)):
+        mounts.add(plain.cwd, "--dir")
+    return _bwrap_launch(plain, mounts, sandbox)
 
 
 def check_workspace(
@@ -127,14 +116,7 @@ def bwrap_path() -> str | None:
     return find_program("bwrap")
 
 
-def _landlock_launch(
-    argv: Sequence[str],
-    read: Sequence[Path],
-    write: Sequence[Path],
-    folder: Path,
-    env: Mapping[str, str],
-    sandbox: Sandbox,
-) -> Launch:
+def _landlock_launch(plain: Launch, read: Sequence[Path], write: Sequence[Path], sandbox: Sandbox) -> Launch:
     more = ("/proc", "/sys/devices/system/cpu", *(NETWORK if sandbox.network else ()))
     linked = [found for place in write if (found := linked_repository(place)) is not None]
     written = [place for one in linked for place in (*one.written, one.own)]
@@ -143,15 +125,14 @@ def _landlock_launch(
     shown = places_around(
         map(os.path.realpath, seen), set(map(str, existing_below(_keys_in(seen, sandbox), seen)))
     )
-    return Launch(
-        argv=tuple(argv),
-        cwd=str(folder),
-        env=env,
+    terminal = ("/dev/tty",) if plain.terminal else ()
+    return replace(
+        plain,
         program=filter_program(families, truncate=landlock_version() >= TRUNCATES),
         system=(*PROGRAMS, *CONFIGURATION, *more),
         read=(*shown.read, *(str(one.common) for one in linked)),
         listed=shown.listed,
-        write=(*map(os.path.realpath, write), *map(str, written), *DEVICES),
+        write=(*map(os.path.realpath, write), *map(str, written), *DEVICES, *terminal),
         network=sandbox.network,
         private=True,
         memory=sandbox.memory,
@@ -224,24 +205,14 @@ class _Mounts:
         return words, sources
 
 
-def _bwrap_launch(
-    argv: Sequence[str],
-    mounts: _Mounts,
-    folder: Path,
-    env: Mapping[str, str],
-    sandbox: Sandbox,
-    *,
-    terminal: bool = False,
-) -> Launch:
-    program = filter_program((AF_INET, AF_INET6), namespaces=True)
+def _bwrap_launch(plain: Launch, mounts: _Mounts, sandbox: Sandbox) -> Launch:
     net = ("--share-net",) if sandbox.network else ()
-    kept = dict(env) | {"HOME": HOME, "TMPDIR": "/tmp"}  # the sandbox's own  # noqa: S108
     options, sources = mounts.options()
     words = [
         *(bwrap_path() or "bwrap", "--unshare-all", *net, "--unshare-user", "--cap-drop", "ALL", *_user()),
         *(
             "--die-with-parent",
-            *(() if terminal else ("--new-session",)),
+            *(() if plain.terminal else ("--new-session",)),
             "--seccomp",
             str(FILTER_FD),
             # A session has its terminal.
@@ -249,20 +220,20 @@ def _bwrap_launch(
         *options,
         # Anything else lies in memory without a limit.
         *("--remount-ro", "/"),
-        *("--chdir", str(folder), "--"),
-        *argv,
+        *("--chdir", plain.cwd, "--"),
+        *plain.argv,
     ]
-    return Launch(
+    return replace(
+        plain,
         argv=tuple(words),
         cwd="/",
-        env=kept,
-        program=program,
+        env={**plain.env, "HOME": HOME, "TMPDIR": "/tmp"},  # the sandbox's own  # noqa: S108
+        program=filter_program((AF_INET, AF_INET6), namespaces=True),
         sources=tuple(sources),
         repositories=tuple(mounts.repositories),
         memory=sandbox.memory,
         in_memory=mounts.in_memory,
         shifted=True,
-        terminal=terminal,
     )
 
 

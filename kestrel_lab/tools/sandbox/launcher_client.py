@@ -233,20 +233,29 @@ def signal_exit_code(code: int) -> int:
     return 128 - code if code - 128 in _FATAL else code
 
 
-def start_command(
-    launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None
-) -> socket.socket:
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The file descriptors of a command."""
+
+    stdout: int
+    stderr: int
+    stdin: int | None = None
+    """`None` for nothing to read."""
+    report: int | None = None
+    """What it finds as `REPORT_FD`."""
+
+
+def start_command(launch: Launch, streams: Streams) -> socket.socket:
     """Start a command; its streams may be closed here afterwards. The socket reports its end, and closing the
     socket kills the command.
-
-    `report` is a file descriptor that it finds as `REPORT_FD`.
     """
     ours, theirs = socket.socketpair()
-    nothing = os.open(os.devnull, os.O_RDONLY) if stdin is None else -1
+    nothing = os.open(os.devnull, os.O_RDONLY) if streams.stdin is None else -1
     try:
         with theirs:
-            more = () if report is None else (report,)
-            _LAUNCHER.send([theirs.fileno(), nothing if stdin is None else stdin, stdout, stderr, *more])
+            stdin = nothing if streams.stdin is None else streams.stdin
+            more = () if streams.report is None else (streams.report,)
+            _LAUNCHER.send([theirs.fileno(), stdin, streams.stdout, streams.stderr, *more])
         ours.sendall(launch.message())
     except BaseException:
         ours.close()
@@ -257,11 +266,9 @@ def start_command(
     return ours
 
 
-async def start_command_async(
-    launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None
-) -> LaunchedCommand:
+async def start_command_async(launch: Launch, streams: Streams) -> LaunchedCommand:
     """Start a command on a running event loop."""
-    connection = start_command(launch, stdin, stdout, stderr, report)
+    connection = start_command(launch, streams)
     connection.setblocking(False)
     return LaunchedCommand(connection, shifted=launch.shifted)
 
@@ -272,7 +279,7 @@ def run_blocking(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
     """
     reading, writing = os.pipe()
     try:
-        with start_command(launch, None, writing, writing) as connection:
+        with start_command(launch, Streams(writing, writing)) as connection:
             os.close(writing)
             writing = -1
             connection.settimeout(timeout_s)

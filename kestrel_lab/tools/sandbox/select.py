@@ -13,6 +13,7 @@ from pathlib import Path
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.command_lines import bwrap_path, check_workspace, launch_with_places
+from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.shell.process import ProcessEnd, Sink, run_launched
 
@@ -122,9 +123,8 @@ async def run_sandboxed(
         )
         raise UsageError(msg)
     seen, written = ((workspace, *read), ()) if read_only else (tuple(read), (workspace,))
-    launch = launch_with_places(
-        choice.level, argv, read=seen, write=written, folder=workspace, env=env, sandbox=sandbox
-    )
+    plain = Launch(argv=tuple(argv), cwd=str(workspace), env=env)
+    launch = launch_with_places(choice.level, plain, read=seen, write=written, sandbox=sandbox)
     return await run_launched(
         launch, stdout=output, stderr=output, timeout_s=timeout_s, stdin=stdin
     ), choice.level

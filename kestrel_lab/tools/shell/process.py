@@ -14,7 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from kestrel_lab.tools.sandbox.autorun_watch import AutorunWatch, Marks, autorun_watch
-from kestrel_lab.tools.sandbox.launcher_client import Launch, Overgrown, can_launch, start_command_async
+from kestrel_lab.tools.sandbox.launcher_client import (
+    Launch,
+    Overgrown,
+    Streams,
+    can_launch,
+    start_command_async,
+)
 
 _PIECE = 65_536
 _WINDOW = (24, 120)
@@ -59,7 +65,7 @@ async def run_process(
     group is killed. A process that moved to another session is not found and survives.
     """
     launch = Launch(argv=tuple(argv), cwd=cwd, env=env)
-    return await _follow(lambda out, err: _child(launch, stdin, out, err), stdout, stderr, timeout_s)
+    return await _follow(lambda out, err: _child(launch, Streams(out, err, stdin)), stdout, stderr, timeout_s)
 
 
 async def run_launched(
@@ -77,15 +83,15 @@ async def run_launched(
     with `run_process`, and has `report` under the same number. Raises `OSError` for a program that cannot be
     started. What it made in the workspace that runs by itself is in the notes.
     """
+
+    def begin(out: int, err: int) -> Awaitable[RunningProcess]:
+        return start_program(launch, Streams(out, err, stdin, report))
+
     if not launch.watched:
-        return await _follow(
-            lambda out, err: start_program(launch, stdin, out, err, report), stdout, stderr, timeout_s
-        )
+        return await _follow(begin, stdout, stderr, timeout_s)
     watch = autorun_watch(launch.watched)
     before = await _read_marks(watch)
-    ended = await _follow(
-        lambda out, err: start_program(launch, stdin, out, err, report), stdout, stderr, timeout_s
-    )
+    ended = await _follow(begin, stdout, stderr, timeout_s)
     found = watch.changes(before, await _read_marks(watch))
     return replace(ended, notes=(*ended.notes, *found))
 
@@ -113,26 +119,22 @@ class RunningProcess(Protocol):
         """Wait, not for ever, until what was killed has disappeared."""
 
 
-async def start_program(
-    launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None
-) -> RunningProcess:
+async def start_program(launch: Launch, streams: Streams) -> RunningProcess:
     """Start a program through the launcher, or as a child process if there is no launcher."""
-    return await (start_command_async if can_launch() else _child)(launch, stdin, stdout, stderr, report)
+    return await (start_command_async if can_launch() else _child)(launch, streams)
 
 
-async def _child(
-    launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None
-) -> RunningProcess:
+async def _child(launch: Launch, streams: Streams) -> RunningProcess:
     return _Group(
         await asyncio.create_subprocess_exec(
             *launch.argv,
-            stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
-            stdout=stdout,
-            stderr=stderr,
+            stdin=asyncio.subprocess.DEVNULL if streams.stdin is None else streams.stdin,
+            stdout=streams.stdout,
+            stderr=streams.stderr,
             cwd=launch.cwd,
             env=dict(launch.env),
             start_new_session=True,
-            pass_fds=() if report is None else (report,),
+            pass_fds=() if streams.report is None else (streams.report,),
         )
     )
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.dates import day_or_period, read_day, read_foreign, read_shift, shifted_day
 from kestrel_lab.tools.timeparse.durations import move_day, move_moment
 from kestrel_lab.tools.timeparse.normalize import canonical_text, lazy_pattern
 from kestrel_lab.tools.timeparse.types import (
-    Order,
-    Prefer,
+    Preferences,
     Question,
     Reading,
     Span,
@@ -22,7 +22,7 @@ from kestrel_lab.tools.timeparse.types import (
     refuse_expression,
     time_range,
 )
-from kestrel_lab.tools.timeparse.zones import Choice, Zone, at_clock, day_start, split_zone, zone_of
+from kestrel_lab.tools.timeparse.zones import Zone, at_clock, day_start, split_zone, zone_of
 
 _HALF = r"(?:\s?(?P<half>[ap]m))"
 _CLOCKS = (
@@ -155,14 +155,15 @@ _NOW = {"now", "right now", "just now", "at the moment", "at this moment", "this
 _EXAMPLES = "e.g. 'tomorrow at 15:30', 'next Friday', 'in 2 weeks', '3 days ago', '2030-12-31 20:15'"
 
 
+_NONE: Final = Preferences()
+
+
 def parse_relative(
     text: str,
     reference: datetime,
     *,
     zone: Zone | None = None,
-    prefer: Prefer = "future",
-    order: Order | None = None,
-    disambiguate: Choice | None = None,
+    preferences: Preferences = _NONE,
     language: str = "en",
 ) -> Reading:
     """Read `text` as it would be meant at `reference`.
@@ -171,9 +172,7 @@ def parse_relative(
         text: An expression such as `next Friday` or `tomorrow at 15:30 Europe/Vienna`, and nothing else.
         reference: The time that the expression is relative to, with its zone.
         zone: Whose clocks and days are meant where the text names no zone; the reference's by default.
-        prefer: Which side a `Friday` or a `2 October` without a year is taken from.
-        order: Whether the month or the day comes first in 3/4/2030; without it such a date is refused.
-        disambiguate: Which moment is meant where clocks show a time twice or not at all.
+        preferences: What is meant where the text may mean several things.
         language: Code of the language; other languages than English are read by dateparser alone.
 
     Raises:
@@ -188,9 +187,9 @@ def parse_relative(
         text=text.strip(),
         reference=reference,
         zone=home,
-        prefer=prefer,
-        order=order,
-        disambiguate=disambiguate,
+        prefer=preferences.prefer,
+        order=preferences.order,
+        disambiguate=preferences.disambiguate,
     )
     if not asked.text or len(asked.text) > _MOST:
         problem = "this is longer than a time expression" if asked.text else "there is nothing to read"

@@ -19,15 +19,24 @@ Prefer = Literal["future", "past"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    """A time expression with its reference time, its zone and the options of the caller."""
+class Preferences:
+    """What is meant where a time expression may mean several things."""
+
+    prefer: Prefer = "future"
+    """Which side a `Friday` or a `2 October` without a year is taken from."""
+    order: Order | None = None
+    """Whether the month or the day comes first in 3/4/2030; without it such a date is refused."""
+    disambiguate: Choice | None = None
+    """Which moment is meant where clocks show a time twice or not at all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question(Preferences):
+    """A time expression with its reference time, its zone and the preferences of the caller."""
 
     text: str
     reference: datetime
     zone: Zone
-    prefer: Prefer = "future"
-    order: Order | None = None
-    disambiguate: Choice | None = None
 
     @property
     def now(self) -> datetime:

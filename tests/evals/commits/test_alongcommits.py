@@ -16,6 +16,7 @@ from waits import until
 from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.commits.bisect import find_first_bad
+from kestrel_lab.evals.commits.bisect_result import BisectSearch
 from kestrel_lab.evals.commits.compare import compare_commits
 from kestrel_lab.evals.commits.interleaved_trials import CommitTrials
 from kestrel_lab.evals.commits.run_history import run_commits, stored_history
@@ -259,7 +260,7 @@ def test_results_of_another_suite_are_not_mixed_in(repo, lab, made):
 def test_bisect_names_the_commit_and_goes_on_where_it_was(repo, lab, made):
     """Too few trials leave it open; asked again it uses them, steps over the broken commit, and names c4."""
     suite = repo / "suite.yaml"
-    first = asyncio.run(find_first_bad(lab, suite, "c0", "c4", max_trials=20))
+    first = asyncio.run(find_first_bad(lab, suite, "c0", "c4", BisectSearch(max_trials=20)))
     assert (first.verdict, first.exit_code, first.first_bad, first.made) == ("inconclusive", 1, None, 16)
     assert "could not be shown to be worse" in first.headline
     reporter = RecordingReporter()
@@ -307,7 +308,7 @@ def test_bisect_says_what_it_cannot_do(repo, lab):
         ("c0", "c6", {"max_trials": 0}, "max_trials at least 1"),
     ):
         with pytest.raises(UsageError, match=words):
-            asyncio.run(find_first_bad(lab, repo / "suite.yaml", good, bad, **more))
+            asyncio.run(find_first_bad(lab, repo / "suite.yaml", good, bad, BisectSearch(**more)))
 
 
 def test_the_baseline_is_the_nearest_ancestor_with_results(repo, lab, made):

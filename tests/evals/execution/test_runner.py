@@ -15,7 +15,7 @@ from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.evals.execution import runner
 from kestrel_lab.evals.execution.prepare import prepare_suite
-from kestrel_lab.evals.execution.runner import plan_trials, run_suite, run_trials
+from kestrel_lab.evals.execution.runner import TrialsToRun, plan_trials, run_suite, run_trials
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.evals.suite import Config, InlineFiles, PackageSource, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -198,7 +198,14 @@ def test_trials_run_at_once_within_bounds(lab):
     )
     ready = prepare_suite(lab, suite, models={"fast": Slow("fast"), "alone": Slow("alone")})
     rows = asyncio.run(
-        run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None)
+        run_trials(
+            TrialsToRun(
+                session=lab,
+                ready=ready,
+                asks=plan_trials(suite, code="", git_sha=""),
+                on_row=lambda row: None,
+            )
+        )
     )
     assert len(rows) == 24
     assert (meetings["alone"].most, meetings["both"].most) == (1, 3)
@@ -238,7 +245,14 @@ def test_settings_reach_the_model(lab):
     )
     ready = prepare_suite(lab, suite, models={"c": Watched()})
     rows = asyncio.run(
-        run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None)
+        run_trials(
+            TrialsToRun(
+                session=lab,
+                ready=ready,
+                asks=plan_trials(suite, code="", git_sha=""),
+                on_row=lambda row: None,
+            )
+        )
     )
     assert sorted(seen) == [(0.5, 7), (0.5, 8)]
     assert ready.limits(suite.scenarios[0], suite.configs[0], Limits(tokens=9)) == Limits(cycles=1, tokens=9)

@@ -17,23 +17,23 @@ from kestrel_lab.testing import ScriptedModel
 def _ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with twelve trials."""
     home = tmp_path_factory.mktemp("labels") / "home"
-    session = Lab(home, env={})
-    asyncio.run(run_suite(session, suite(12), configs={"c": ScriptedModel(["hello"])}))
-    session.close()
+    lab = Lab(home=home, env={})
+    asyncio.run(run_suite(lab, suite(12), configs={"c": ScriptedModel(["hello"])}))
+    lab.close()
     return home
 
 
 @pytest.fixture
-def session(_ran: Path, tmp_path: Path):
-    """A session in a copy of that home."""
+def lab(_ran: Path, tmp_path: Path):
+    """A lab with a copy of that home."""
     shutil.copytree(_ran, tmp_path / "home")
-    made = Lab(tmp_path / "home", env={})
+    made = Lab(home=tmp_path / "home", env={})
     yield made
     made.close()
 
 
 @pytest.fixture
-def runs(session: Lab) -> list[str]:
+def runs(lab: Lab) -> list[str]:
     """The runs of the trials, in the order of the scenarios."""
-    rows = sorted(stored_trials(session.store), key=lambda row: int(row.scenario[1:]))
+    rows = sorted(stored_trials(lab.store), key=lambda row: int(row.scenario[1:]))
     return [row.run for row in rows]

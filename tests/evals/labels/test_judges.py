@@ -38,18 +38,16 @@ def grader(score=1.0, name="judge"):
     return ScriptedModel(turn, name=name)
 
 
-def ask(session, *judges, rubric=RUBRIC, **more):
+def ask(lab, *judges, rubric=RUBRIC, **more):
     """Ask judges about the twelve trials."""
-    return asyncio.run(
-        judge_trials(session.store, "demo", stored_trials(session.store), judges, rubric, **more)
-    )
+    return asyncio.run(judge_trials(lab.store, "demo", stored_trials(lab.store), judges, rubric, **more))
 
 
-def label(session, runs, values):
+def label(lab, runs, values):
     """Label the first trials."""
     for run, value in zip(runs, values, strict=False):
         record_label(
-            session.store,
+            lab.store,
             run,
             TrialLabelled(
                 suite="demo", who="ada", rubric=RUBRIC, rubric_hash="", value=value, probability=0.5, drawn=6
@@ -57,73 +55,73 @@ def label(session, runs, values):
         )
 
 
-def report(session):
+def report(lab):
     """The judges of the suite."""
-    return judge_report(session.store, "demo", stored_trials(session.store))
+    return judge_report(lab.store, "demo", stored_trials(lab.store))
 
 
-def test_a_judge_is_measured_by_labels(session, runs):
+def test_a_judge_is_measured_by_labels(lab, runs):
     """Sensitivity and specificity against what people said, with intervals; what it is asked twice is stored
     once, and asked again nothing is asked.
     """
-    label(session, runs, [1, 1, 1, 0, 0, 0])
+    label(lab, runs, [1, 1, 1, 0, 0, 0])
     lenient = grader(lambda shown: 0.0 if shown["goal"].endswith("5") else 0.9)
-    assert ask(session, lenient, rounds=2, swap=True).asked == 36
-    assert ask(session, lenient, rounds=2, swap=True).there == 36
-    (one,) = report(session).judges
+    assert ask(lab, lenient, rounds=2, swap=True).asked == 36
+    assert ask(lab, lenient, rounds=2, swap=True).there == 36
+    (one,) = report(lab).judges
     assert (one.labels, one.missing, one.sensitivity.mean) == (6, 0, 1.0)
     assert one.specificity.mean == pytest.approx(1 / 3)
     assert one.specificity.low < 1 / 3 < one.specificity.high
     assert one.lenient.mean == pytest.approx(1 / 3)
     assert (one.same_again.mean, one.same_swapped.mean) == (1, 1)
     assert one.labels_needed == 24
-    assert "counts as measured with 24 more labels" in repr(report(session))
-    assert report(session).frame["specificity_low"][0] == one.specificity.low
+    assert "counts as measured with 24 more labels" in repr(report(lab))
+    assert report(lab).frame["specificity_low"][0] == one.specificity.low
 
 
-def test_versions_of_a_judge_never_mix(session, runs):
+def test_versions_of_a_judge_never_mix(lab, runs):
     """Another rubric is another judge, whose scores are not measured by labels of the first; a judge that has
     not seen the labelled trials says how many it has to be measured on.
     """
-    label(session, runs, [1, 0])
-    ask(session, grader(1.0))
-    ask(session, grader(0.0), rubric="Something else.")
-    assert len(stored_verdicts(session.store, "demo")) == 2
-    found = report(session)
+    label(lab, runs, [1, 0])
+    ask(lab, grader(1.0))
+    ask(lab, grader(0.0), rubric="Something else.")
+    assert len(stored_verdicts(lab.store, "demo")) == 2
+    found = report(lab)
     assert (len(found.judges), len(found.unmeasured)) == (1, 1)
     assert "judges by another rubric than the labels: it has to be measured on 30 labels" in repr(found)
-    assert {said.value for said in verdicts_of(session.store, "demo").values()} == {0}
-    rows = stored_trials(session.store)[:1]
-    asyncio.run(judge_trials(session.store, "demo", rows, [grader(name="new")], RUBRIC))
-    new = next(one for one in report(session).judges if one.version.judge.startswith("new"))
-    assert f"has to be measured on {new.missing} label" in repr(report(session))
+    assert {said.value for said in verdicts_of(lab.store, "demo").values()} == {0}
+    rows = stored_trials(lab.store)[:1]
+    asyncio.run(judge_trials(lab.store, "demo", rows, [grader(name="new")], RUBRIC))
+    new = next(one for one in report(lab).judges if one.version.judge.startswith("new"))
+    assert f"has to be measured on {new.missing} label" in repr(report(lab))
 
 
-def test_nonsense_is_a_clear_error_and_loses_nothing(session):
+def test_nonsense_is_a_clear_error_and_loses_nothing(lab):
     """The verdicts of a good judge are stored when the other one answers nonsense, and the error names it;
     single ones that cannot be read are told beside the rest.
     """
     with pytest.raises(CheckError, match=r"the judge mad .* gave no verdict on any of 12 trials"):
-        ask(session, grader(), ScriptedModel(lambda _: "as you like it", name="mad"))
-    assert [len(given) for given in stored_verdicts(session.store, "demo").values()] == [12]
+        ask(lab, grader(), ScriptedModel(lambda _: "as you like it", name="mad"))
+    assert [len(given) for given in stored_verdicts(lab.store, "demo").values()] == [12]
     half = grader(lambda shown: 2.0 if shown["goal"].endswith("3") else 1.0, name="half")
-    done = ask(session, half)
+    done = ask(lab, half)
     assert (done.asked, len(done.refused)) == (11, 1)
     assert "gave no score in 3 attempts" in next(iter(done.refused.values()))
 
 
-def test_several_judges_are_compared(session, runs):
+def test_several_judges_are_compared(lab, runs):
     """Their agreement is told, and trials on which they differ count as unsure."""
-    label(session, runs, [1, 0])
-    ask(session, grader(0.9, "kind"), grader(lambda shown: float(shown["goal"][-1] in "02468"), "picky"))
-    found = report(session)
+    label(lab, runs, [1, 0])
+    ask(lab, grader(0.9, "kind"), grader(lambda shown: float(shown["goal"][-1] in "02468"), "picky"))
+    found = report(lab)
     assert found.between["raw agreement"].mean == pytest.approx(0.5)
     assert "agreement between judges" in repr(found)
-    unsure = unsure_of(stored_verdicts(session.store, "demo"))
+    unsure = unsure_of(stored_verdicts(lab.store, "demo"))
     assert unsure[runs[1]] > unsure[runs[0]]
 
 
-def test_verdicts_of_graded_checks_count(session, runs):
+def test_verdicts_of_graded_checks_count(lab, runs):
     """A `graded` check that says who judged, by which prompt and rubric, is such a judge; one of an earlier
     version, which does not say it, is none.
     """
@@ -131,7 +129,7 @@ def test_verdicts_of_graded_checks_count(session, runs):
     judge = {"model": "x", "prompt": "p", "rubric": "r"}
     old, new = row("s0", "fail"), row("s1", "fail")
     old.result["scores"], new.result["scores"] = [score], [{**score, "judge": judge}]
-    found = stored_verdicts(session.store, "demo", [old, new])
+    found = stored_verdicts(lab.store, "demo", [old, new])
     assert list(found) == [JudgeVersion("x", "p", "r")]
     assert [said[0].value for said in found[JudgeVersion("x", "p", "r")].values()] == [0]
 
@@ -187,12 +185,12 @@ def test_intervals_are_those_of_the_book():
     assert 0.6 < all_met.low < 1 == all_met.high
 
 
-def test_what_cannot_be_asked_is_said(session):
+def test_what_cannot_be_asked_is_said(lab):
     """No judge, no trial, no round."""
     for wrong, what in (({"rounds": 0}, "once at least"), ({"rubric": " "}, "no words")):
         with pytest.raises(UsageError, match=what):
-            ask(session, grader(), **wrong)
+            ask(lab, grader(), **wrong)
     with pytest.raises(UsageError, match="name the judge"):
-        ask(session)
+        ask(lab)
     with pytest.raises(UsageError, match="no trial of suite 'demo' can be judged"):
-        asyncio.run(judge_trials(session.store, "demo", [], [grader()], RUBRIC))
+        asyncio.run(judge_trials(lab.store, "demo", [], [grader()], RUBRIC))

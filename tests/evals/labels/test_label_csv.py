@@ -25,7 +25,7 @@ def said(value, who="ada", **more):
     return TrialLabelled(**{**given, "who": who, "value": value, **more})
 
 
-def test_out_and_in_is_exact(session, runs, tmp_path):
+def test_out_and_in_is_exact(lab, runs, tmp_path):
     """Notes with quotes, line breaks and formulas, skips, repeats, thirds and times are the same after labels
     were undone and read again.
     """
@@ -35,16 +35,16 @@ def test_out_and_in_is_exact(session, runs, tmp_path):
         (runs[0], said(0, repeat=True)),
         (runs[2], said(0, rubric="another,\nrubric")),
     ]
-    labels = [record_label(session.store, run, one) for run, one in given]
-    text = labels_csv(session.store, "demo")
+    labels = [record_label(lab.store, run, one) for run, one in given]
+    text = labels_csv(lab.store, "demo")
     (tmp_path / "labels.csv").write_text(text, newline="")
-    assert import_labels(session.store, "demo", tmp_path / "labels.csv", runs) == (0, 4)
+    assert import_labels(lab.store, "demo", tmp_path / "labels.csv", runs) == (0, 4)
     for label in labels:
-        undo_label(session.store, label, label.said.who)
-    assert stored_labels(session.store, "demo") == []
-    assert import_labels(session.store, "demo", tmp_path / "labels.csv", runs) == (4, 0)
-    assert labels_csv(session.store, "demo") == text
-    assert [(x.run, x.at, x.said) for x in stored_labels(session.store, "demo")] == [
+        undo_label(lab.store, label, label.said.who)
+    assert stored_labels(lab.store, "demo") == []
+    assert import_labels(lab.store, "demo", tmp_path / "labels.csv", runs) == (4, 0)
+    assert labels_csv(lab.store, "demo") == text
+    assert [(x.run, x.at, x.said) for x in stored_labels(lab.store, "demo")] == [
         (x.run, x.at, x.said) for x in labels
     ]
 
@@ -77,28 +77,28 @@ def rows_of(*rows):
         ([], "has no labels"),
     ],
 )
-def test_a_file_that_is_not_in_order_is_refused_whole(session, runs, tmp_path, rows, told):
+def test_a_file_that_is_not_in_order_is_refused_whole(lab, runs, tmp_path, rows, told):
     """The rows are named, and nothing is written, not even of rows that are in order."""
-    record_label(session.store, runs[5], said(1))
-    before = labels_csv(session.store, "demo")
+    record_label(lab.store, runs[5], said(1))
+    before = labels_csv(lab.store, "demo")
     named = [{**row, "run": runs[row["run"]] if isinstance(row["run"], int) else row["run"]} for row in rows]
     path = tmp_path / "labels.csv"
     path.write_text(rows_of(*named), newline="")
     with pytest.raises(UsageError, match=told):
-        import_labels(session.store, "demo", path, runs)
-    assert labels_csv(session.store, "demo") == before
+        import_labels(lab.store, "demo", path, runs)
+    assert labels_csv(lab.store, "demo") == before
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"run,who\nx,y\n", b'run,who,value,rubric\n"x'])
-def test_what_is_no_csv_of_labels_is_named(session, runs, tmp_path, content):
+def test_what_is_no_csv_of_labels_is_named(lab, runs, tmp_path, content):
     """Bytes, other columns and a broken quotation are told with the file."""
     (tmp_path / "x.csv").write_bytes(content)
     with pytest.raises(UsageError, match=r"x\.csv"):
-        import_labels(session.store, "demo", tmp_path / "x.csv", runs)
+        import_labels(lab.store, "demo", tmp_path / "x.csv", runs)
 
 
-def test_labels_of_another_suite_are_named(session, runs):
+def test_labels_of_another_suite_are_named(lab, runs):
     """Whoever asks for the wrong suite is told which ones have labels."""
-    record_label(session.store, runs[0], said(1))
+    record_label(lab.store, runs[0], said(1))
     with pytest.raises(UsageError, match=r"suite 'gone' are labelled; there are labels of demo \(1\)"):
-        labels_csv(session.store, "gone")
+        labels_csv(lab.store, "gone")

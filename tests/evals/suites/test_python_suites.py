@@ -2,6 +2,8 @@
 stored runs.
 """
 
+import ast
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,12 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelAnswered
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.protocols import Trial
+from kestrel_lab.evals import suite as suite_module
 from kestrel_lab.evals.execution.remote_trials import bench_order, make_trial
 from kestrel_lab.evals.execution.runner import plan_trials
+from kestrel_lab.evals.suite import Config
 from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.runtime.options import ConfigOptions, table
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.tool import Tool
@@ -229,3 +234,13 @@ def test_stored_runs_are_judged_by_their_environment(tmp_path: Path) -> None:
     lab.change(model=ScriptedModel([]))
     (change,) = lab.evals.rescore_sync(counted(five)).changes
     assert (change["before"], change["after"]) == ("fail", "pass")
+
+
+def test_type_checkers_know_the_options_of_a_configuration() -> None:
+    """`Config` is made from the table of options; what is written for type checkers has the same names."""
+    source = ast.parse(inspect.getsource(suite_module))
+    (stub,) = [
+        node for node in ast.walk(source) if isinstance(node, ast.ClassDef) and node.name == "_FromOptions"
+    ]
+    named = {one.target.id for one in stub.body if isinstance(one, ast.AnnAssign)}
+    assert named == set(table(ConfigOptions)) <= set(Config.model_fields)

@@ -38,12 +38,6 @@ ROOF, DOOR = (
 STEPS = {"answer", "answer.1.1/worker", "answer.1.2/worker"}
 
 
-@pytest.fixture(autouse=True)
-def own_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workspace is an empty folder and not the checkout, of which each fork would be a private copy."""
-    monkeypatch.chdir(tmp_path)
-
-
 @tool(danger_level="safe", effect="pure", untrusted=True, reads=("untrusted",), reaches="nothing")
 async def page(what: str) -> str:
     """Read what others wrote."""

@@ -19,12 +19,6 @@ from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool
 
 
-@pytest.fixture(autouse=True)
-def own_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workspace is an empty folder and not the checkout, of which each fork would be a private copy."""
-    monkeypatch.chdir(tmp_path)
-
-
 def tools(effect: Callable[[str], None]) -> list[Tool]:
     """A read, a repeatable write, a dangerous one and one that fails."""
 

@@ -29,12 +29,13 @@ ROW = """
 """The row of the table."""
 CHANGES = {
     "runtime/options.py": (
-        'class _LabAndRun(_Everywhere, total=False):\n    """Options of labs and of runs that begin."""\n',
+        "class ConfigOptions(TypedDict, total=False):\n"
+        '    """Options of labs and of runs that begin, which a suite\'s configuration may give to its trials."""\n',
         ROW,
     ),
     "runtime/start.py": (
         "    met = session_time(given.ports.now())\n",
-        "    tone = options.get('tone') or usual['tone']\n"
+        "    tone = options.get('tone', usual['tone'])\n"
         "    options = {**options, 'instructions': f'Tone: {tone}.'}\n",
     ),
 }
@@ -115,6 +116,54 @@ def test_a_new_option_is_a_row_and_its_use(copied: Path) -> None:
         "protocol": "of a client",
         "lab": "of a lab",
         "variable": "of a variable",
+    }
+
+
+SUITE = """\
+name: toned
+configs:
+  - {name: plain, model: "scripted:script.yaml"}
+  - {name: warm, model: "scripted:script.yaml", tone: of a configuration}
+scenarios: [{id: go, goal: go, checks: [{answer_contains: done}]}]
+"""
+SUITE_SCRIPT = """
+import json
+from kestrel_lab import Lab
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.suite import Config
+from kestrel_lab.evals.suites.json_schemas import schema_text
+from kestrel_lab.evals.suites.loader import load_suite
+
+suite = load_suite("toned.yaml")
+found = {"python": suite.configs[1] == Config(name="warm", model="scripted:script.yaml", tone="of a configuration")}
+found["outcome"] = ["tone" in config.definition() for config in suite.configs]
+found["schema"] = json.loads(schema_text("suite"))["$defs"]["Config"]["anyOf"][1]["properties"]["tone"]
+try:
+    Config(name="x", tune="x")
+except UsageError as error:
+    found["misspelt"] = "did you mean 'tone'" in str(error)
+with Lab("home", env={}) as lab:
+    rows = lab.eval_sync(suite).rows
+    runs = {row.config: row.run for row in rows}
+    heard = {config: lab.get(run).events()[0].system.partition("Tone: ")[2].partition(".")[0] for config, run in runs.items()}
+found["trials"] = heard
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_configurations_of_suites_have_a_new_option(copied: Path) -> None:
+    """Suite files, Python and the JSON Schema take it, its trials get it, and results know it; a configuration
+    that does not say it has the default, whatever the lab says.
+    """
+    (copied / "toned.yaml").write_text(SUITE)
+    found = json.loads(_run(copied, "-c", SUITE_SCRIPT))
+    assert found == {
+        "python": True,
+        "outcome": [False, True],
+        "schema": {"default": "", "description": "manner of the answer", "type": "string"},
+        "misspelt": True,
+        "trials": {"plain": "", "warm": "of a configuration"},
     }
 
 

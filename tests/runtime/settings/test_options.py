@@ -248,3 +248,33 @@ def test_a_lab_takes_every_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     other.close()
     with pytest.raises(UsageError, match="containment"):
         Lab(containment="sometimes", env={})
+
+
+def test_a_lab_is_one_object(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its runs share is on the lab itself, its skills, macros and notes are those of the folder one is in
+    now, and a misspelt part is an error.
+    """
+    assert lab.run_sync("go", approve="auto").id in lab.runs().index and lab.history.count() == 1
+    (there := tmp_path / "there").mkdir()
+    monkeypatch.chdir(there)
+    assert {part.workspace for part in (lab.skills, lab.macros, lab.memory)} == {there}
+    with pytest.raises(AttributeError):
+        lab.modle = "none"  # type: ignore[attr-defined]
+
+
+def test_what_a_run_was_given_stays(lab: Lab) -> None:
+    """Changing options of a lab changes nothing for a run that works: it has those of its beginning, while the
+    services are the lab's own.
+    """
+
+    async def scene() -> None:
+        run = lab.start("go", approve="auto")
+        assert run.ctx is not None and run.ctx.services is lab
+        lab.change(containment="off", checkpoint_every=1)
+        given = run.ctx.given
+        assert (given.containment, given.usual["checkpoint_every"]) == ("on", 10)
+        with pytest.raises(AttributeError):
+            given.model = run.ctx.given.model  # type: ignore[misc]
+        await run.wait()
+
+    asyncio.run(scene())

@@ -144,7 +144,7 @@ def test_every_workflow_is_in_order(path: Path, session: Lab) -> None:
     """
     _, entry = read_workflow(path)
     assert (entry.name, bool(entry.description)) == (path.stem, True)
-    inputs = {name: "x" for name, given in entry.inputs.items() if "default" not in given.model_fields_set}
+    inputs = {name: "x" for name, given in entry.inputs.items() if "default" not in given.written}
     plan = load_plan(path, "a goal", inputs)
     check_steps(all_steps(plan.steps), session.registry.toolbox, OPERATIONS, session.registry.resolve_model)
 
