@@ -475,11 +475,6 @@ runs.id = line.parent)
                 warnings.warn(f"{error}; it is left out", stacklevel=2)
         return found
 
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed, so that nothing can be read by it."""
-        return self._closed
-
     def query(self, sql: str, bindings: Iterable[object] = ()) -> list[tuple[Any, ...]]:
         """Return rows of what is on disk."""
         with self._lock:
