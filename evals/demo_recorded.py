@@ -116,7 +116,7 @@ async def show(folder: Path, files: Sequence[Path]) -> None:
         print(table_text(*matrix(alone, attacked)), "\n")
         print("\n".join(str(compared).splitlines()[:2]), "\n")
         print(f"why {MODELS[1]} failed {failed.scenario}:\n  {failed.why}")
-        print(f"  all of it: KESTREL_HOME={lab.session.home} kestrel show {failed.run}\n")
+        print(f"  all of it: KESTREL_HOME={lab.home} kestrel show {failed.run}\n")
         print(f"matrix:     {attacked.report(folder / 'report.html')}")
         print(f"comparison: {compared.report(folder / 'comparison.html')}")
         attacked.frame.to_csv(folder / "trials.csv", index=False)

@@ -341,7 +341,7 @@ class Lab(Services):
         itself; what they lack at `base` is left out. A commit without the suite runs the present one, with
         the present files where it lacks them. With `alone` a first commit, which `auto` finds no base for, is
         run by itself: `no_base` of the result says why. With a `design` the commits are run in turns until
-        their difference is decided or its budget is used up: see `evals.compare_in_turns`. Commits with the
+        their difference is decided or its budget is used up: see `Evaluations.compare_in_turns`. Commits with the
         same files are run once: there is no difference between them. Each commit is checked out in a worktree
         of its own; the user's files, index and HEAD are not touched. Raises `UsageError` for a commit that
         does not exist or a folder without a

@@ -127,7 +127,8 @@ class SessionStore:
         self._readers = [connect_log(self.path)]
         """Connections that nobody reads with at the moment."""
         self._files = OpenDatabase(self.path)
-        self._closed = False
+        self.closed = False
+        """Whether nothing can be read or written any more."""
         self._lock = threading.Lock()
         self._writer = Writer(lambda: connect_log(self.path))
         self.session = secrets.token_hex(6)
@@ -478,7 +479,7 @@ runs.id = line.parent)
     def query(self, sql: str, bindings: Iterable[object] = ()) -> list[tuple[Any, ...]]:
         """Return rows of what is on disk."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise StoreError(f"the log {self.path} is closed")
             reader = self._readers.pop() if self._readers else None
         # Another connection for each thread that reads at the same time: a long read must not hold up a short
@@ -491,7 +492,7 @@ runs.id = line.parent)
         finally:
             with self._lock:
                 # Readers are kept for reuse, a few of them: opening one costs more than most queries.
-                if self._closed or len(self._readers) >= _MOST_READERS:
+                if self.closed or len(self._readers) >= _MOST_READERS:
                     reader.close()
                 else:
                     self._readers.append(reader)
@@ -530,7 +531,7 @@ runs.id = line.parent)
         """Write what is queued and close the file."""
         self._writer.close()
         with self._lock:
-            self._closed = True
+            self.closed = True
             while self._readers:
                 self._readers.pop().close()
         self._files.close()
