@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
-from kestrel_lab.core.errors import StoreError
 from kestrel_lab.evals.labels.stored_labels import TrialLabel, labels_of
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING
 from kestrel_lab.evals.stats.label_correction import (
@@ -41,14 +40,12 @@ def with_labels(rows: Iterable[EvalRow], store: SessionStore | None) -> Iterable
 
 def _read_labels(store: SessionStore, suite: str) -> Mapping[str, TrialLabel]:
     """Return the labels of a suite; results are often shown when the lab that made them is closed."""
-    try:
+    if not store.closed:
         return labels_of(store, suite)
-    except StoreError:
-        if not store.path.exists():
-            return {}
-        # Opened anew, a closed log can be read; what else is wrong with it is raised again.
-        with closing(SessionStore(store.path)) as opened:
-            return labels_of(opened, suite)
+    if not store.path.exists():
+        return {}
+    with closing(SessionStore(store.path)) as opened:
+        return labels_of(opened, suite)
 
 
 def _columns(label: TrialLabel) -> dict[str, float]:
