@@ -151,10 +151,10 @@ class Panel:
             self._handle = handle
             handle.display(self._widget)
         self._shown(self, run)
+        self._take_outputs()
         self.view.read_image = run.results.read_image
         if (shell := live_shell()) is not None:
             kernel_of(shell).page = self._page
-            kernel_of(shell).panels.add(run.id)
         run.subscribe(self._take)
 
     def close(self) -> None:
@@ -307,6 +307,7 @@ class Panel:
         """Take a front end's word, on whichever thread the kernel chose."""
         # Any word will do: a greeting sent before the page had its subshell lies in the busy main shell.
         self._heard.set()
+        self._take_outputs()
         match content.get("k"):
             case "cells":
                 self._page.answered(content)
@@ -325,6 +326,11 @@ class Panel:
                 self._run.cancel()
             case "decide":
                 self._decide(content)
+
+    def _take_outputs(self) -> None:
+        """Have outputs of the run's code shown here and not below the cell, once a page shows the panel."""
+        if self._heard.is_set() and self._run is not None and (shell := live_shell()) is not None:
+            kernel_of(shell).panels.add(self._run.id)
 
     def _asked(self, text: str) -> None:
         if self.ask is None:

@@ -11,7 +11,8 @@ import pytest
 
 from kestrel_lab.agents import LLMAgent
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import ToolAnswered
+from kestrel_lab.core.events.union import RunStarted, ToolAnswered
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import (
     ImagePart,
     Message,
@@ -215,13 +216,10 @@ def test_images_of_a_tool_are_beside_its_result(session: Lab, workspace: Path) -
     assert all(
         f'src="data:image/png;base64,{base64.b64encode(PNG).decode()}"' in html for html in (saved, page)
     )
-    assert "images not shown here, as they are large: 1" in images_html([answered], session.store, most=10)
-    assert (
-        images_html(
-            [replace(answered, images=[{"media_type": 'image/png" onload="x', "blob": name}])], session.store
-        )
-        == ""
-    )
+    given = RunStarted(goal="look", workspace=".", model="toy", images=answered.images)
+    assert "images not shown here, as they are large: 1" in images_html([given], session.store, most=10)
+    forged: list[dict[str, Json]] = [{"media_type": 'image/png" onload="x', "blob": name}]
+    assert images_html([replace(given, images=forged)], session.store) == ""
     result = model.asked[1][1][-1]
     assert (result.role, base64.b64decode(result.images[0].data)) == ("tool", PNG)
     session.store.results.path(name).unlink()
