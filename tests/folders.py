@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PREFIX = "kestrel-state-"
+PREFIX = "kestrel-tests-"
+"""Not that of an earlier version, whose folders had no lock while they were used."""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def test_a_run_without_a_workspace_works_in_an_empty_folder() -> None:
 def test_the_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
     """That of a process that lives is left alone, and whatever is not such a folder."""
     (tmp_path / "other").mkdir()
-    (tmp_path / "kestrel-state-file").touch()
+    (tmp_path / "kestrel-tests-file").touch()
     with subprocess.Popen(
         [sys.executable, "-S", "-c", CHILD, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -35,7 +35,7 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -
     next_one = state_folder(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         "other",
-        "kestrel-state-file",
+        "kestrel-tests-file",
         mine.name,
         next_one.name,
     }

@@ -19,8 +19,6 @@ from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.review.retrieval_trace import RunRetrieval
 from kestrel_lab.testing import ScriptedModel
 
-pytestmark = pytest.mark.usefixtures("warm")
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
