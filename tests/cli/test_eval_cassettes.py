@@ -1,6 +1,7 @@
 """`kestrel eval run --cassette …` and the choice of scenarios."""
 
 import asyncio
+import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -72,7 +73,8 @@ def test_a_replay_in_a_terminal(folder):
         "Replayed from recordings: one (replay). Tokens and cost are those of the recording, times "
         "those of the replay." in done.stdout
     )
-    assert [line.split(",")[1] for line in (folder / "out.csv").read_text().splitlines()[1:]] == ["b"]
+    with (folder / "out.csv").open(newline="") as file:
+        assert [row["scenario"] for row in csv.DictReader(file)] == ["b"]
 
 
 def test_a_gate_on_a_replay(folder):

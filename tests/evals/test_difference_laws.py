@@ -31,8 +31,8 @@ def same(one, other):
     st.one_of(sides(passes).map(lambda made: (*made, True)), sides(amounts).map(lambda made: (*made, False)))
 )
 def test_exchanging_the_sides_turns_the_difference_round(made):
-    """Levels, ends and counts change places; how sure it is, what could be detected and what it speaks of
-    stay.
+    """Levels, ends and counts change places; how sure it is and what it speaks of stay. What could be
+    detected is a drop from the base, so of shares it is another one from the other side.
     """
     base, head, weights, bounded = made
     found = compare_scenarios(base, head, weights=weights, bounded=bounded)
@@ -45,7 +45,7 @@ def test_exchanging_the_sides_turns_the_difference_round(made):
     )
     assert same(found.interval.mean, -turned.interval.mean)
     assert same(found.interval.low, -turned.interval.high)
-    assert same(found.mde, turned.mde)
+    assert bounded or same(found.mde, turned.mde)
     assert (found.scenarios, found.scope, found.test, found.p_holm) == (
         turned.scenarios,
         turned.scope,

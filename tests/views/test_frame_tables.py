@@ -79,7 +79,7 @@ def test_a_report_says_what_was_done_denied_and_spent(session: Lab) -> None:
     deny = [{"tool": "write_file", "verdict": "deny", "path": "b.txt"}]
     run = asyncio.run(session.run("write <it>", model=model, approve="auto:medium", rules=deny))
     text, html = str(run.report), run.report._repr_html_()
-    assert re.search(r"(?m)^did +changed a\.txt$", text)
+    assert re.search(r"(?m)^did +changed a\.txt \(\+1 −0 lines", text)
     assert re.search(r"(?m)^answered +Done: a\.txt holds it\.$", text)
     assert re.search(r"(?m)^took .*tokens · .*2 model calls", text)
     assert re.search(r"(?m)^denied +called write_file\(.*b\.txt", text)

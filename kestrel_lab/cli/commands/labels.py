@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.eval_options import Commit, Configs, Parts, run_measurement, save_outputs
+from kestrel_lab.cli.eval_options import Commit, Parts, run_measurement, save_outputs
 from kestrel_lab.cli.frontend import frontend_of, option_groups, output_file
 from kestrel_lab.core.errors import UsageError
 
@@ -54,7 +54,6 @@ def label_trials(
         Path | None, typer.Option("--read", metavar="FILE", help="Only read labels from such a file.")
     ] = None,
     commit: Commit = None,
-    config: Configs = None,
     parts: Parts,
 ) -> Any:
     """Label stored trials by keys, one at a time, without seeing the configuration or what a judge says.
@@ -80,7 +79,6 @@ def label_trials(
         rubric=_text(rubric),
         active=False if equal else None,
         commit=commit,
-        configs=config,
         **asdict(parts),
     )
     return frontend.label(labelling)
@@ -121,7 +119,6 @@ def measure_judge(
     ] = None,
     csv: Annotated[Path | None, output_file("Write the measures with their intervals to this file.")] = None,
     commit: Commit = None,
-    config: Configs = None,
     parts: Parts,
 ) -> Any:
     """Measure how often model judges are right against labels, with 95 % intervals, and where they lean.
@@ -143,7 +140,6 @@ def measure_judge(
             labelled=labelled,
             commit=commit,
             reporter=reporter,
-            configs=config,
             **asdict(parts),
         )
 

@@ -21,19 +21,12 @@ from kestrel_lab.evals.reports.gate_decisions import (
     record_again,
 )
 from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
-from kestrel_lab.evals.reports.junit import case_groups, write_junit
-from kestrel_lab.evals.reports.markdown import result_markdown
-from kestrel_lab.evals.reports.plots import configs_figure, families_figure
 from kestrel_lab.evals.reports.result_view import ResultView
-from kestrel_lab.evals.reports.suite_page import write_suite_page
 from kestrel_lab.evals.stats.pass_at_k import pass_rates
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries import result_table
-from kestrel_lab.evals.summaries.breakdowns import check_rates, grouped_by_column
 from kestrel_lab.evals.summaries.corrected_rates import with_labels
-from kestrel_lab.evals.summaries.pareto import Frontier, pareto_frontier
-from kestrel_lab.evals.summaries.retrieval_recall import RECALL_COLUMNS, recall_rows
 from kestrel_lab.evals.summaries.streaming_summary import Group, grading_cost, reduce_rows
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
@@ -41,6 +34,8 @@ from kestrel_lab.views.dataframes import unit_frame
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from kestrel_lab.evals.summaries.pareto import Frontier
 
 _REASON: Final = 240
 """Characters of a reason that are shown."""
@@ -131,6 +126,8 @@ class EvalResult(LabelledResult, ResultView):
         was reviewed, which `verify: warn` of a configuration, or more, asks for. Intervals are of 95 %,
         clustered by scenario.
         """
+        from kestrel_lab.evals.summaries.breakdowns import check_rates
+
         match group:
             case "check":
                 columns = ["config", "check", "success_rate", "low", "high", "trials"]
@@ -153,6 +150,8 @@ class EvalResult(LabelledResult, ResultView):
         """Return the Pareto front of success rate against `price`, a cost or a time: the configurations that
         no other beats in both.
         """
+        from kestrel_lab.evals.summaries.pareto import pareto_frontier
+
         return pareto_frontier(self.frame, price=price)
 
     def recall(self) -> pd.DataFrame:
@@ -164,6 +163,8 @@ class EvalResult(LabelledResult, ResultView):
         as the trial's log has it. The means are `recall@k` of `by("family")` and `by("scenario")`, with
         intervals. Empty for suites without such checks.
         """
+        from kestrel_lab.evals.summaries.retrieval_recall import RECALL_COLUMNS, recall_rows
+
         return unit_frame(list(recall_rows(self.suite, self.rows, self.store)), columns=list(RECALL_COLUMNS))
 
     def pass_at(self, k: int) -> pd.DataFrame:
@@ -189,6 +190,9 @@ class EvalResult(LabelledResult, ResultView):
         where only a metric is named, and the metric is the success rate where only `by` is. Raises
         `UsageError` for a metric or a column that is not there, and for one of too many values.
         """
+        from kestrel_lab.evals.reports.plots import configs_figure, families_figure
+        from kestrel_lab.evals.summaries.breakdowns import grouped_by_column
+
         if not (metric or by):
             return configs_figure(self.summaries(), self.headline)
         by = by or "family"
@@ -203,6 +207,8 @@ class EvalResult(LabelledResult, ResultView):
         It is one HTML file that needs neither network nor server; above 20 MB the trials lie in the folder
         `NAME_trials` beside it.
         """
+        from kestrel_lab.evals.reports.suite_page import write_suite_page
+
         gates = self.gates() if self.suite.gates else None
         return write_suite_page(path, self.suite, self._labelled(), self.store, gates=gates)
 
@@ -221,6 +227,8 @@ class EvalResult(LabelledResult, ResultView):
         A case fails when fewer of its epochs passed than a gate for the success rate asks for, all where
         there is none.
         """
+        from kestrel_lab.evals.reports.junit import case_groups, write_junit
+
         more = [self.gates().group()] if self.suite.gates else []
         return write_junit(path, self.suite.name, [*case_groups(self.suite, self.rows), *more])
 
@@ -228,6 +236,8 @@ class EvalResult(LabelledResult, ResultView):
         """Return a summary for a pull request; `report`, the address of the HTML report, makes links to
         transcripts.
         """
+        from kestrel_lab.evals.reports.markdown import result_markdown
+
         return result_markdown(
             self.suite, self._labelled(), self.gates() if self.suite.gates else None, report
         )

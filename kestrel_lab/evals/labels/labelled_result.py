@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.protocols import Model, Reporter
-from kestrel_lab.evals.labels.judge_measures import JudgeReport, ask_and_measure
-from kestrel_lab.evals.labels.label_queue import Labelling, begin_labelling
-from kestrel_lab.evals.labels.label_report import LabelReport, label_report
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.eventlog.store import SessionStore
+
+if TYPE_CHECKING:
+    from kestrel_lab.evals.labels.judge_measures import JudgeReport
+    from kestrel_lab.evals.labels.label_queue import Labelling
+    from kestrel_lab.evals.labels.label_report import LabelReport
 
 
 class LabelledResult:
@@ -28,10 +30,14 @@ class LabelledResult:
         `who` labels, `number` trials, `seed` of the draw, `rubric`, `active` are those of
         `lab.evals.label`. Broken trials are left out.
         """
+        from kestrel_lab.evals.labels.label_queue import begin_labelling
+
         return begin_labelling(self.store, self.suite, self.rows, **how)
 
     def labels(self) -> LabelReport:
         """Return the labels of the suite, with the agreement of people and of each with themselves."""
+        from kestrel_lab.evals.labels.label_report import label_report
+
         return label_report(self.store, self.suite.name, {row.run: row.scenario for row in self.rows})
 
     async def judge(
@@ -46,6 +52,8 @@ class LabelledResult:
         """Ask these judges about the trials, and measure all judges of them by labels: see
         `lab.evals.judge`, which takes names of models, too.
         """
+        from kestrel_lab.evals.labels.judge_measures import ask_and_measure
+
         return await ask_and_measure(
             self.store,
             self.suite,

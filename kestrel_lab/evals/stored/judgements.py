@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model, Reporter
-from kestrel_lab.evals.labels.judge_measures import JudgeReport, ask_and_measure
-from kestrel_lab.evals.labels.label_csv import import_labels, labelled_suites, labels_csv, no_labels
-from kestrel_lab.evals.labels.label_queue import LABELLED, Labelling, begin_labelling
-from kestrel_lab.evals.labels.label_report import LabelReport, label_report
-from kestrel_lab.evals.labels.stored_labels import stored_labels
 from kestrel_lab.evals.options import Selection
-from kestrel_lab.evals.stored.rescore import is_selected, stored_rows
-from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
-from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import blocking_twin
+
+if TYPE_CHECKING:
+    from kestrel_lab.evals.labels.judge_measures import JudgeReport
+    from kestrel_lab.evals.labels.label_queue import Labelling
+    from kestrel_lab.evals.labels.label_report import LabelReport
+    from kestrel_lab.evals.stored_trials import EvalRow
+    from kestrel_lab.evals.suite import Suite
 
 
 class Judging:
@@ -33,7 +31,7 @@ class Judging:
         suite: str | Path | Suite,
         *,
         who: str = "",
-        number: int = LABELLED,
+        number: int = 50,
         seed: int = 0,
         rubric: str = "",
         active: bool | None = None,
@@ -47,6 +45,8 @@ class Judging:
         default where there are verdicts of judges, trials are likelier where judges are unsure; none has
         probability 0. Raises `UsageError` when no trials are stored.
         """
+        from kestrel_lab.evals.labels.label_queue import begin_labelling
+
         loaded = self._loaded(suite)
         rows = self._rows(loaded, commit, parts)
         return begin_labelling(
@@ -59,6 +59,11 @@ class Judging:
 
         A suite whose file is gone is named by its name. Raises `UsageError` where nothing is labelled.
         """
+        from kestrel_lab.evals.labels.label_csv import no_labels
+        from kestrel_lab.evals.labels.label_report import label_report
+        from kestrel_lab.evals.labels.stored_labels import stored_labels
+        from kestrel_lab.evals.stored_trials import stored_trials
+
         name, store = self._name(suite), self._lab.store
         if not stored_labels(store, name):
             raise UsageError(no_labels(store, name))
@@ -66,6 +71,8 @@ class Judging:
 
     def write_labels(self, suite: str | Path | Suite, path: str | Path) -> Path:
         """Write the labels of a suite as CSV, from which `read_labels` makes the same ones."""
+        from kestrel_lab.evals.labels.label_csv import labels_csv
+
         text, target = labels_csv(self._lab.store, self._name(suite)), Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8", newline="")
@@ -77,6 +84,9 @@ class Judging:
         Raises `UsageError` that names the rows, and records nothing, for unknown trials and for rows that are
         there twice or contradict others.
         """
+        from kestrel_lab.evals.labels.label_csv import import_labels
+        from kestrel_lab.evals.stored_trials import stored_trials
+
         store, name = self._lab.store, self._name(suite)
         return import_labels(store, name, Path(path), (row.run for row in stored_trials(store, suite=name)))
 
@@ -100,6 +110,8 @@ class Judging:
         about labelled trials only. The rubric is that of the labels unless another one is given. Raises
         `UsageError` when no trials are stored, and `CheckError` for a judge that never gives a verdict.
         """
+        from kestrel_lab.evals.labels.judge_measures import ask_and_measure
+
         loaded = self._loaded(suite)
         rows = self._rows(loaded, commit, parts)
         graders = [self._lab.registry.resolve_model(one) if isinstance(one, str) else one for one in models]
@@ -118,10 +130,16 @@ class Judging:
     judge_sync = blocking_twin(judge)
 
     def _rows(self, suite: Suite, commit: str | None, parts: Selection) -> list[EvalRow]:
+        from kestrel_lab.evals.stored.rescore import is_selected, stored_rows
+
         return [*filter(is_selected(suite, parts), stored_rows(self._lab, suite, commit))]
 
     def _loaded(self, suite: str | Path | Suite) -> Suite:
         """Load a suite; of one whose file is gone, say what is left of it."""
+        from kestrel_lab.evals.labels.label_csv import labelled_suites
+        from kestrel_lab.evals.suite import Suite
+        from kestrel_lab.evals.suites.loader import load_suite
+
         if isinstance(suite, Suite):
             return suite
         if ":" not in str(suite) and not Path(suite).exists():
@@ -136,6 +154,9 @@ class Judging:
 
     def _name(self, suite: str | Path | Suite) -> str:
         """Return the name under which trials of a suite are stored."""
+        from kestrel_lab.evals.suite import Suite
+        from kestrel_lab.evals.suites.loader import load_suite
+
         if isinstance(suite, Suite):
             return suite.name
         exists = ":" in str(suite) or Path(suite).exists()

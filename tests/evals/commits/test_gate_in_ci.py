@@ -5,6 +5,7 @@ unchanged one, a replayed one, a new suite.
 import asyncio
 import json
 import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -289,7 +290,7 @@ def test_a_scenario_that_the_base_never_recorded_is_left_out(replayed):
     assert (code, "scenario new is left out: it is not in the recordings of this commit" in told) == (0, True)
 
 
-def test_a_new_suite_runs_with_the_code_of_the_old_commit(repo):
+def test_a_new_suite_runs_with_the_code_of_the_old_commit(repo, monkeypatch):
     """The old commit has neither the suite nor its script; the tool that both call is that of each commit."""
     tool = (
         "from kestrel_lab import tool\n\n@tool(danger_level='safe', effect='pure')\ndef greet() -> "
@@ -309,6 +310,8 @@ def test_a_new_suite_runs_with_the_code_of_the_old_commit(repo):
     ).replace("{answer_contains: hello}", "{python_check: 'judge:old'}")
     (repo / "evals" / "fresh.yaml").write_text(suite)
     commit(repo, "new", tools__py=tool.format("hello from the new one"))
+    # Checks in Python run in the sandbox, which does not have the warm one.
+    monkeypatch.setattr(sys, "executable", str(Path(sys.prefix, "bin", "python")))
     done = in_process.kestrel(repo, "eval", "compare", "evals/fresh.yaml", "HEAD~1", "HEAD")
     assert "REGRESSION" in done.stdout, done.stdout + done.stderr
     assert "does not have this suite: its code ran with the present suite" in " ".join(done.stdout.split())

@@ -200,7 +200,7 @@ def test_trials_run_at_once_within_bounds(lab):
     rows = asyncio.run(
         run_trials(
             TrialsToRun(
-                session=lab,
+                lab=lab,
                 ready=ready,
                 asks=plan_trials(suite, code="", git_sha=""),
                 on_row=lambda row: None,
@@ -247,7 +247,7 @@ def test_settings_reach_the_model(lab):
     rows = asyncio.run(
         run_trials(
             TrialsToRun(
-                session=lab,
+                lab=lab,
                 ready=ready,
                 asks=plan_trials(suite, code="", git_sha=""),
                 on_row=lambda row: None,

@@ -156,7 +156,9 @@ trials = st.dictionaries(
 @settings(max_examples=30)
 @given(trials, trials, st.booleans())
 def test_exchanging_the_sides_turns_a_difference_round(base, head, bounded):
-    """Means, interval and counts are mirrored; p, the smallest detectable and what it speaks of stay."""
+    """Means, interval and counts are mirrored; p and what it speaks of stay. The smallest detectable drop is
+    one from the base, so of shares it is another one from the other side.
+    """
     found, mirror = (
         compare_scenarios(one, two, weights={"a": 2.0}, bounded=bounded)
         for one, two in ((base, head), (head, base))
@@ -177,7 +179,9 @@ def test_exchanging_the_sides_turns_a_difference_round(base, head, bounded):
     assert (found.interval.low, found.interval.high) == pytest.approx(
         (-mirror.interval.high, -mirror.interval.low), nan_ok=True, abs=1e-9
     )
-    assert (found.p, found.mde) == pytest.approx((mirror.p, mirror.mde), nan_ok=True, abs=0.03)
+    assert found.p == pytest.approx(mirror.p, nan_ok=True, abs=0.03)
+    if not bounded:
+        assert found.mde == pytest.approx(mirror.mde, nan_ok=True, abs=0.03)
     assert (
         (found.scope, found.test)
         == (mirror.scope, mirror.test)

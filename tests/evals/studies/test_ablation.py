@@ -7,12 +7,15 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.execution.runner import TrialsToRun
+from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.studies import ablation
 from kestrel_lab.evals.studies.ablation import ablate_guidance
 from kestrel_lab.evals.studies.ablation_result import Ablation
@@ -110,9 +113,9 @@ def test_asked_again_it_goes_on(tmp_path: Path, session: Lab, monkeypatch: pytes
     made: list[int] = []
     usual = ablation.run_trials
 
-    async def counting(session: Lab, ready: Any, asks: Any, **more: Any) -> Any:
-        made.append(len(asks))
-        return await usual(session, ready, asks[:10] if len(made) == 1 else asks, **more)
+    async def counting(work: TrialsToRun) -> list[EvalRow]:
+        made.append(len(work.asks))
+        return await usual(replace(work, asks=work.asks[:10] if len(made) == 1 else work.asks))
 
     monkeypatch.setattr(ablation, "run_trials", counting)
     cut_off = study(session, suite, budget=32)
