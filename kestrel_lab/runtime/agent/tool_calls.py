@@ -126,7 +126,9 @@ async def run_requests(
         record,
         *((ctx.nested,) if ctx.nested is not None else ()),
         *ctx.given.usual["middleware"],
-        Approval(partial(decided_without_dry_run, approvals.decide, ctx)),
+        Approval(
+            partial(decided_without_dry_run, approvals.decide, ctx) if ctx.dry_runs else approvals.decide
+        ),
         *((order,) if order.matters else ()),
         *(
             (Approval(approvals.confirm),)
@@ -157,7 +159,8 @@ async def run_requests(
             raise
         finally:
             order.end(call)
-            await end_dry_run(call, ctx)
+            if ctx.dry_runs:
+                await end_dry_run(call, ctx)
         # By a person, who thereby stops the run.
         if result.error is not None and result.error.kind == "cancelled":
             ctx.break_off()
