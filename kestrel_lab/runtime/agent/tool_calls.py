@@ -42,8 +42,8 @@ from kestrel_lab.runtime.agent.touched_files import TouchedFiles
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.approvals.preview import (
     code_context,
-    decided_without_dry_run,
     end_dry_run,
+    ending_dry_runs,
     versions_of,
     with_dry_run,
 )
@@ -126,9 +126,7 @@ async def run_requests(
         record,
         *((ctx.nested,) if ctx.nested is not None else ()),
         *ctx.given.usual["middleware"],
-        Approval(
-            partial(decided_without_dry_run, approvals.decide, ctx) if ctx.dry_runs else approvals.decide
-        ),
+        Approval(ending_dry_runs(approvals.decide, ctx)),
         *((order,) if order.matters else ()),
         *(
             (Approval(approvals.confirm),)

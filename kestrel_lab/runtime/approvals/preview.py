@@ -159,14 +159,21 @@ async def allowed_by_preview(
     return await needed
 
 
-async def decided_without_dry_run(
-    decide: Callable[[Call], Awaitable[ApprovalGiven | None]], ctx: RunContext, call: Call
-) -> ApprovalGiven | None:
-    """Return what `decide` says; a dry run that is still at work then is of no use, and ends."""
-    try:
-        return await decide(call)
-    finally:
-        await end_dry_run(call, ctx)
+Decide = Callable[[Call], Awaitable[ApprovalGiven | None]]
+
+
+def ending_dry_runs(decide: Decide, ctx: RunContext) -> Decide:
+    """Return what decides on calls; a dry run that is still at work then is of no use, and ends."""
+    if not ctx.dry_runs:  # three calls of functions less in each call of a tool
+        return decide
+
+    async def decided(call: Call) -> ApprovalGiven | None:
+        try:
+            return await decide(call)
+        finally:
+            await end_dry_run(call, ctx)
+
+    return decided
 
 
 async def end_dry_run(call: Call, ctx: RunContext) -> None:
