@@ -146,30 +146,33 @@ async def run_requests(
         RecordIntent(ctx.emit, ctx.on_disk),
     )
 
-    async def one(call: Call) -> None:
-        # By what was called before it in this turn of the event loop.
-        if ctx.stopping:
-            raise asyncio.CancelledError
-        try:
-            result = await handler(call)
-        except ApprovalRequired as signal:
-            order.leave(call, signal)
-            raise
-        finally:
-            order.end(call)
-            if ctx.dry_runs:
-                await end_dry_run(call, ctx)
-        # By a person, who thereby stops the run.
-        if result.error is not None and result.error.kind == "cancelled":
-            ctx.break_off()
-            raise asyncio.CancelledError
-
+    one = partial(_run_one, handler, order, ctx)
     if len(calls) == 1:
         await one(calls[0])
         return False
     if pure := all(call.effect == "pure" for call in calls):
         await ctx.yield_control()
     return await _await_all(calls, one, as_tasks=not pure)
+
+
+async def _run_one(handler: Handler, order: TurnOrder, ctx: RunContext, call: Call) -> None:
+    """Run one call of a turn and record its answer; the run is stopped where a person did so."""
+    # By what was called before it in this turn of the event loop.
+    if ctx.stopping:
+        raise asyncio.CancelledError
+    try:
+        result = await handler(call)
+    except ApprovalRequired as signal:
+        order.leave(call, signal)
+        raise
+    finally:
+        order.end(call)
+        if ctx.dry_runs:
+            await end_dry_run(call, ctx)
+    # By a person, who thereby stops the run.
+    if result.error is not None and result.error.kind == "cancelled":
+        ctx.break_off()
+        raise asyncio.CancelledError
 
 
 async def _prepare_calls(
