@@ -7,12 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from kestrel_lab.core.protocols import Reporter
-
-if TYPE_CHECKING:
-    from kestrel_lab.evals.commits.sequential_compare import Design
 
 Configs = Sequence[str] | Mapping[str, Any]
 """Names of a suite's configurations, or models by new names: a model's name, a model, or a `Config`."""
@@ -47,8 +44,6 @@ class CompareOptions(Selection, total=False):
     cassettes: str | Path | None
     alone: bool
     """Whether a first commit, for which `auto` finds no base, is run by itself."""
-    design: Design | None
-    """A budget: the commits are run in turns until their difference is decided."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,6 +47,7 @@ async def compare_commits(
     head: str,
     *,
     suite: str | Path,
+    design: Design | None = None,
     **options: Unpack[CompareOptions],
 ) -> Comparison:
     """Run the suite file against the code of two commits and compare what comes out; see
@@ -54,7 +55,6 @@ async def compare_commits(
     """
     reporter, margin = options.get("reporter"), options.get("margin", 0.05)
     own_suite, alone = options.get("own_suite", False), options.get("alone", False)
-    design = options.get("design")
     place = suite_with_parts(
         lab,
         suite,
