@@ -73,12 +73,14 @@ BENCHMARK = Benchmark(
 
 _FEED = """
 import asyncio, time
+from types import SimpleNamespace
 from kestrel_lab.core.events import union as e
 from kestrel_lab.notebook.panel import Panel
 
 class Told:
-    "Stands for a run whose events come when the benchmark says."
+    "A run whose events come when the benchmark says; it has no images."
     id = "bench"
+    results = SimpleNamespace(read_image=lambda key: None)
     def subscribe(self, listener):
         self.tell = listener
 
@@ -121,8 +123,10 @@ async def feed(last, number, seconds=0.0):
     took, used = time.perf_counter() - wall, time.process_time() - cpu
     print("TOLD", began, took, used - (cpu - before), len(sends))
 """
-_SHOWN = """last => new Promise(done => {
+_SHOWN = """last => new Promise((done, failed) => {
+  const end = Date.now() + 120_000;
   const look = () => {
+    if (Date.now() > end) return failed(new Error(`the panel never showed ${last}`));
     const found = [...document.querySelectorAll('.kst-progress')].some(node => \
 node.textContent.includes(last));
     if (found) requestAnimationFrame(() => done(Date.now() / 1000)); else setTimeout(look, 5);
