@@ -23,7 +23,7 @@ REPEATABLE: frozenset[Effect] = frozenset({"pure", "idempotent"})
 PREVIEWED, IN_KERNEL = "preview", "kernel"
 """Sandbox levels of kernel code: its preview's result is adopted, or it runs in the user's own kernel."""
 PREVIEWING = "the preview of this code is not finished"
-"""Stands for the preview of a question that was asked before it was there."""
+"""Shown in place of a preview that was not ready when the question was asked."""
 HELD = frozenset({"S1", "S2", "S3"})
 """Sandbox levels, as calls name them, at which a command reaches no network."""
 

@@ -35,7 +35,7 @@ class KernelPreviewed(CallEvent, frozen=True, kw_only=True):
     sandbox: str = ""
     """How dangerous the call is by what was found, and where its code would have its effect."""
     text: str = ""
-    """All of this for whoever approves it, one fact per line."""
+    """All of this for the person who approves it, one fact per line."""
     adoptable: bool = False
     """Everything that came of it is plain data, which can be taken over without running the code again."""
 

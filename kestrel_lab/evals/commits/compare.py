@@ -129,8 +129,7 @@ async def _commits_in_turns(
     if len(place.suite.configs) > 1:
         names = ", ".join(config.name for config in place.suite.configs)
         raise UsageError(f"commits are compared in turns with one configuration: choose one of {names}")
-    total = 2 * design.look_counts(place.suite)[-1]
-    progress = EvalProgress(reporter, total, [row for work in works for row in work.found.rows.values()])
+    progress = EvalProgress(reporter, 0, [row for work in works for row in work.found.rows.values()])
     turn = 0
 
     async def draw(pairs: Sequence[Pair]) -> dict[Pair, PairRows]:
@@ -142,13 +141,13 @@ async def _commits_in_turns(
             await crew.make(work, asks, progress.count)
         return _paired(pairs, *(work.all_rows for work in works))
 
-    def note(run: SequentialRun) -> None:
-        progress.remark = run.remark
+    def preparing(text: str) -> None:
+        progress.remark = text
         progress.tell()
 
-    async with WorkerPool(lab, place, lambda text: None) as crew:
+    async with WorkerPool(lab, place, preparing) as crew:
         await crew.begin(works)
-        sequence, rows = await run_in_turns(design, place.suite, draw, note)
+        sequence, rows = await run_in_turns(design, place.suite, draw, progress)
     lab.store.flush()
     base, head = (
         replace(work.side(), rows=tuple(pair[number] for pair in rows.values()))
@@ -166,8 +165,9 @@ async def _commits_in_turns(
 
 
 def _paired(pairs: Sequence[Pair], base: Sequence[EvalRow], head: Sequence[EvalRow]) -> dict[Pair, PairRows]:
-    """Return the rows of the pairs that both sides have."""
-    before, after = ({(row.scenario, row.epoch): row for row in rows} for rows in (base, head))
+    """Return the rows of the pairs that both sides have; what the base's recordings lack is left out."""
+    before = {(row.scenario, row.epoch): row for row in base if not row.unrecorded}
+    after = {(row.scenario, row.epoch): row for row in head}
     return {pair: (before[pair], after[pair]) for pair in pairs if pair in before and pair in after}
 
 
@@ -190,7 +190,6 @@ async def compare_configs_in_turns(
         progress = work.progress
         todo = {(ask.scenario.id, ask.epoch, ask.config.name): ask for ask in work.asks}
         made = list(progress.stored)
-        progress.total = 2 * design.look_counts(work.ready.suite)[-1]
 
         async def draw(pairs: Sequence[Pair]) -> dict[Pair, PairRows]:
             wanted = [todo[*pair, name] for pair in pairs for name in (base, head) if (*pair, name) in todo]
@@ -198,11 +197,7 @@ async def compare_configs_in_turns(
                 made.extend(await run_trials(replace(work, asks=wanted)))
             return _paired(pairs, *([row for row in made if row.config == name] for name in (base, head)))
 
-        def note(run: SequentialRun) -> None:
-            progress.remark = run.remark
-            progress.tell()
-
-        sequence, rows = await run_in_turns(design, work.ready.suite, draw, note)
+        sequence, rows = await run_in_turns(design, work.ready.suite, draw, progress)
         return made[len(progress.stored) :]
 
     found = await run_suite(

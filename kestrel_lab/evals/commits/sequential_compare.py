@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.reports.plots import sequence_figure
 from kestrel_lab.evals.stats.difference import Difference, counting_units
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval
@@ -32,8 +33,9 @@ from kestrel_lab.evals.stats.sequential import (
 )
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import MOST_EPOCHS, Suite
-from kestrel_lab.evals.summaries.streaming_summary import grading_cost
+from kestrel_lab.evals.summaries.streaming_summary import known_cost
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -216,6 +218,8 @@ class SequentialRun(TableView):
     looks: list[Look] = field(default_factory=list)
     ended: str = ""
     """What ended it before a decision; empty where it was decided."""
+    broken: int = 0
+    """Pairs with a trial that broke."""
 
     @property
     def pairs(self) -> int:
@@ -286,23 +290,34 @@ def decided_in_turns(found: Difference, sequence: SequentialRun, *, primary: boo
             found, p=math.nan, p_holm=math.nan, mde=math.nan, verdict="inconclusive", note=found.note or why
         )
     last = sequence.looks[-1] if sequence.looks else None
+    verdict, why = last.verdict if last else "inconclusive", ""
+    if last and sequence.broken and verdict != "inconclusive":
+        # Each pair with a trial that broke could move the mean by one pair, one way or the other.
+        reach = sequence.broken / last.pairs
+        low, high = last.interval.low - reach, last.interval.high + reach
+        matters = sequence.design.matters
+        if (low < -matters or high > matters) if verdict == "stable" else low <= 0.0 <= high:
+            pairs = format_count(sequence.broken, "pair")
+            why = f"no verdict ({verdict}): {pairs} of {last.pairs} broke, and could turn it over"
+            verdict = "inconclusive"
     return replace(
         found,
+        note=why or found.note,
         interval=last.interval if last else NOTHING,
         p=math.nan,
         p_holm=math.nan,
         mde=math.nan,
-        verdict=last.verdict if last else "inconclusive",
+        verdict=verdict,
         test="bets" if sequence.design.open_ended else "sign flips in turns",
     )
 
 
 async def run_in_turns(
-    design: Design, suite: Suite, draw: Draw, note: Callable[[SequentialRun], None] = lambda _: None
+    design: Design, suite: Suite, draw: Draw, progress: EvalProgress
 ) -> tuple[SequentialRun, dict[Pair, PairRows]]:
     """Draw pairs look by look until the difference is decided or the budget is used up.
 
-    Calls `note` after each look. Returns the looks and the trials that they were of. Raises `UsageError` for
+    `progress` shows each look. Returns the looks and the trials that they were of. Raises `UsageError` for
     scenarios with unequal weights, and for a budget of money where prices are not known.
     """
     if len({scenario.weight for scenario in suite.scenarios}) > 1:
@@ -321,11 +336,13 @@ async def run_in_turns(
         [math.nan] * len(counts) if design.open_ended else information_fractions(counts, len(suite.scenarios))
     )
     run = SequentialRun(design=design, planned=counts[-1])
+    progress.total = 2 * counts[-1]
     rows: dict[Pair, PairRows] = {}
     for before, count, fraction in zip([0, *counts], counts, fractions, strict=False):
         drawn = await draw(order[before:count])
         rows |= drawn
-        spent = _spent(rows) if design.cost is not None else 0.0
+        run.broken += sum("error" in (base.outcome, head.outcome) for base, head in drawn.values())
+        spent = known_cost(row for pair in rows.values() for row in pair) if design.cost is not None else 0.0
         used = spent / design.cost if design.cost is not None else 0.0
         step = (count - before) / count * spent
         # The next pairs would go over the budget, so that this is the last look.
@@ -334,7 +351,8 @@ async def run_in_turns(
         if differences:
             reached = fraction if design.open_ended else 1.0 if last else min(1.0, max(fraction, used))
             run.looks.append(test.look(differences, pairs=len(rows), fraction=reached))
-            note(run)
+            progress.remark = run.remark
+            progress.tell()
             if run.looks[-1].verdict != "inconclusive":
                 return run, rows
         if last:
@@ -371,12 +389,3 @@ def _differences(suite: Suite, rows: dict[Pair, PairRows]) -> dict[str, float]:
     for (_, name), values in zip(units, found.values(), strict=True):
         told[name] += share * sum(values) / len(values)
     return told
-
-
-def _spent(rows: dict[Pair, PairRows]) -> float:
-    every = [row for pair in rows.values() for row in pair]
-    if any(row.metrics.get("unpriced_calls", 0) > 0 for row in every):
-        raise UsageError(
-            "the price of the model is not known, so a cost cannot be kept: give a budget of trials"
-        )
-    return sum(row.metrics.get("cost_estimate", 0.0) + grading_cost(row.scores) for row in every)

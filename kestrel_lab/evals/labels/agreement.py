@@ -24,7 +24,7 @@ _FEWEST: Final = 5
 """Clusters below which a bootstrap says nothing."""
 
 Ratings = Mapping[str, Mapping[str, Hashable]]
-"""Of each unit the values, by the rater; whoever did not rate a unit is left out."""
+"""For each unit the values by rater; raters without a value are left out."""
 
 
 def raw_agreement(ratings: Ratings, clusters: Mapping[str, str] | None = None) -> Interval:

@@ -29,7 +29,7 @@ from kestrel_lab.evals.studies.ablation_result import Ablation, PairOfTrials
 from kestrel_lab.evals.studies.guidance_parts import DividedFile, split_guidance
 from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.evals.summaries.streaming_summary import grading_cost
+from kestrel_lab.evals.summaries.streaming_summary import known_cost
 from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.services import Services
 
@@ -273,13 +273,7 @@ class _Trials:
         """Return the US dollars that the trials cost, stored ones included; raises `UsageError` where that is
         not known or nothing.
         """
-        if any(row.metrics.get("unpriced_calls", 0) > 0 for row in self.rows.values()):
-            raise UsageError(
-                "the price of the model is not known, so a cost cannot be kept: give a budget of trials"
-            )
-        spent = sum(
-            row.metrics.get("cost_estimate", 0.0) + grading_cost(row.scores) for row in self.rows.values()
-        )
+        spent = known_cost(self.rows.values())
         if not spent:
             raise UsageError("these trials cost nothing, so a cost bounds nothing: give a budget of trials")
         return spent

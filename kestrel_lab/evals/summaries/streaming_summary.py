@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import (
@@ -204,6 +205,19 @@ def reduce_rows(rows: Iterable[EvalRow], count_errors: CountErrors, *, grouping:
     for row in rows:
         found.add(row)
     return found
+
+
+def known_cost(rows: Iterable[EvalRow]) -> float:
+    """Return the US dollars that trials cost, with what graders cost.
+
+    Raises `UsageError` where a price is not known: no budget of money can be kept then.
+    """
+    every = list(rows)
+    if any(row.metrics.get("unpriced_calls", 0) > 0 for row in every):
+        raise UsageError(
+            "the price of the model is not known, so a cost cannot be kept: give a budget of trials"
+        )
+    return sum(row.metrics.get("cost_estimate", 0.0) + grading_cost(row.scores) for row in every)
 
 
 def grading_cost(scores: Iterable[dict[str, Any]]) -> float:

@@ -146,7 +146,7 @@ class _Stream(io.TextIOBase):
 def _joined(stream: Any, captured: _Stream) -> Iterator[None]:
     """Send what is written to a kernel's own stream to `captured`: handlers of logs hold that stream."""
     if not hasattr(stream, "pub_thread"):
-        # Of a terminal or a test: whoever holds it means it.
+        # A stream of a terminal or a test is left alone: the code that keeps it means that one.
         yield
         return
     stream.write = captured.write

@@ -420,7 +420,7 @@ class LiveKernel:
             if output["output_type"] == "stream":
                 (sys.stderr if output["name"] == "stderr" else sys.stdout).write(output["text"])
             elif output["output_type"] == "error":
-                # Whoever stopped it knows.
+                # The person who stopped it knows.
                 if ran.stopped:
                     continue
                 sys.stderr.write("\n".join(output["traceback"]) + "\n")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.evals.commits.sequential_compare import Design, TrialPlan, draw_order, parse_budget
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.lab import Lab
@@ -79,6 +79,20 @@ def test_a_suite_with_weights_and_one_arm_are_refused(lab):
         compare(lab, design=Design(trials=20), of=suite(weights=2.0))
     with pytest.raises(UsageError, match="not with itself"):
         compare(lab, design=Design(trials=20), head="polite")
+
+
+def test_what_broke_could_turn_a_verdict_over(lab):
+    """Where every trial of one side broke nothing is shown, whatever the counts say."""
+
+    def breaks(request):
+        raise ModelError("the endpoint is gone")
+
+    configs = {"polite": scripted("hello"), "broken": ScriptedModel(breaks)}
+    work = lab.evals.compare_in_turns(suite(), "polite", "broken", design=Design(trials=40), configs=configs)
+    found = asyncio.run(work)
+    assert found.verdict == "inconclusive"
+    assert found.sequence.broken == found.sequence.pairs
+    assert "could turn it over" in str(found)
 
 
 def test_money_bounds_nothing_where_nothing_is_paid(lab):
