@@ -8,8 +8,6 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TypeVar
 
-from watchfiles import awatch
-
 T = TypeVar("T")
 
 _PAUSES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
@@ -37,6 +35,9 @@ async def wait_until(path: Path, look: Callable[[], T | None]) -> T:
 
 
 async def _watch(path: Path, look: Callable[[], T | None]) -> T:
+    # Only here, because it loads multiprocessing, and most runs wait for no other process.
+    from watchfiles import awatch
+
     names = {path.name, f"{path.name}-wal"}
     watch = awatch(
         path.parent,

@@ -36,7 +36,6 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Middleware, Model
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.mcp.config import ServerConfig
-from kestrel_lab.mcp.registry.install import checked_pattern
 from kestrel_lab.middleware.cache import cache_mode
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.permissions.rulebook import GivenRules
@@ -123,7 +122,13 @@ def _patterns(value: Any) -> tuple[str, ...]:
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
         raise ValueError("must be a list of NAME==VERSION")
-    return tuple(checked_pattern(word.strip()) for word in words if word.strip())
+    patterns = tuple(word.strip() for word in words if word.strip())
+    if not patterns:
+        return ()
+    # Only here, because it loads all that installs packages, and hardly any lab has such patterns.
+    from kestrel_lab.mcp.registry.install import checked_pattern
+
+    return tuple(map(checked_pattern, patterns))
 
 
 def _model(value: Any) -> Any:

@@ -184,19 +184,24 @@ def test_a_turn_stays_cheap(
             else [("look_up", {"topic": f"entry {place}", "limit": 5}) for place in range(3)]
         )
 
-    async def spent(turns: int) -> int:
+    async def spent(folder: Path, turns: int) -> int:
         options: dict[str, Any] = {
             "env": {},
             "limits": Limits(cycles=None, seconds=None),
             "checkpoint_every": None,
         }
-        lab = Lab(tmp_path / f"home{turns}", ScriptedModel(play(turns)), "auto", tools=[look], **options)
-        spent = await cost(lab, tmp_path, counted_python)
+        lab = Lab(folder / f"home{turns}", ScriptedModel(play(turns)), "auto", tools=[look], **options)
+        spent = await cost(lab, folder, counted_python)
         lab.close()
         return spent
 
-    short, long = asyncio.run(spent(10)), asyncio.run(spent(30))
-    assert (long - short) / 20 <= most
+    def of_a_turn(folder: Path) -> float:
+        folder.mkdir()
+        short, long = asyncio.run(spent(folder, 10)), asyncio.run(spent(folder, 30))
+        return (long - short) / 20
+
+    # A busy machine only adds, so the least of three counts is what a turn costs.
+    assert min(of_a_turn(tmp_path / name) for name in "abc") <= most
 
 
 def test_a_run_of_many_tools_builds_no_schema_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

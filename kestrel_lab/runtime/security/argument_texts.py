@@ -23,19 +23,22 @@ def call_label(tool: str, args: Mapping[str, Json]) -> str:
 
 def texts_in(value: Json, place: str = "") -> Iterator[tuple[str, str]]:
     """Yield every text in `value` with its path, such as `edits[0].new`; keys count as texts."""
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from texts_in(item, f"{place}[{number}]")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            inner = f"{place}.{key}" if place else key
-            if place:
-                yield f"{inner} (its name)", key
-            yield from texts_in(item, inner)
-    elif isinstance(value, int | float) and not isinstance(value, bool) and len(str(value)) > 3:
-        yield place, str(value)
+    # A stack instead of recursion: arguments are read for every call, and hardly any are nested.
+    stack: list[tuple[str, Json]] = [(place, value)]
+    while stack:
+        place, value = stack.pop()
+        if isinstance(value, str):
+            yield place, value
+        elif isinstance(value, list):
+            stack += [(f"{place}[{number}]", item) for number, item in enumerate(value)][::-1]
+        elif isinstance(value, dict):
+            for key in reversed(value):
+                inner = f"{place}.{key}" if place else key
+                stack.append((inner, value[key]))
+                if place:
+                    stack.append((f"{inner} (its name)", key))
+        elif isinstance(value, int | float) and not isinstance(value, bool) and len(str(value)) > 3:
+            yield place, str(value)
 
 
 def strip_punctuation(word: str) -> str:

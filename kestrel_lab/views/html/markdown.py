@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, cast
-from xml.etree.ElementTree import ParseError, fromstring
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import sanitize_text
@@ -290,6 +289,9 @@ def _formula(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) 
 
 def _mathml(source: str, block: bool) -> str:
     """Return a formula as MathML, which browsers draw; empty if it is not understood or holds other HTML."""
+    # Only for a text with a formula: trials, which draw nothing, import this module, too.
+    from xml.etree.ElementTree import fromstring
+
     from latex2mathml.converter import Converter
 
     # Macros may grow without end.
@@ -298,7 +300,7 @@ def _mathml(source: str, block: bool) -> str:
     try:
         html = Converter(display="block" if block else "inline").convert(source)
         root = fromstring(html)  # made by the converter; it has no doctype, so no entities  # noqa: S314
-    except (Exception, ParseError):  # a formula that the converter does not know is shown as it is written  # noqa: BLE001
+    except Exception:  # a formula that the converter does not know is shown as it is written  # noqa: BLE001
         return ""
     known = all(
         node.tag.rpartition("}")[2] in _MATHML and set(node.attrib) <= _MATHML_ATTRIBUTES
