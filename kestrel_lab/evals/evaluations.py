@@ -294,6 +294,19 @@ class Evaluations(Judging, Arms):
         write_spans(spans, target)
         return len(spans)
 
+    def export_atif(self, run: str | Run, target: str | Path) -> int:
+        """Write a run of the log as a trajectory in ATIF, Harbor's format, to a JSON file; returns how many
+        steps it has.
+
+        It has the goal, what the models said and thought, calls, results, tokens and costs, as far as they
+        are known. A run that was imported from ATIF is the same file again. Raises `UsageError` for a run
+        that does not exist.
+        """
+        from kestrel_lab.telemetry.atif import write_trajectory
+
+        found = self._lab.history.get(run) if isinstance(run, str) else run
+        return write_trajectory(found.id, found.records(), Path(target))
+
     async def import_runs(
         self,
         *paths: str | Path | Sequence[str | Path],
