@@ -39,6 +39,11 @@ NAMED_KINDS: Final[Mapping[str, ToolKind]] = {
     name: kind for kind, names in _NAMES.items() for name in names.split()
 }
 """Kinds by the names of tools, in lower case."""
+_OWN_NOTES: Final = frozenset(
+    "think calculate calculator finish todo todo_read todo_write todoread todowrite write_todos update_plan "
+    "task_tracker task_tracking".split()
+)
+"""Tools of no kind with which an agent thinks, reckons, plans or ends: they change nothing but its notes."""
 _EDITORS: Final = frozenset({"str_replace_editor", "str_replace_based_edit_tool", "file_editor"})
 """Tools that read and edit, as their argument `command` says."""
 _READING: Final = frozenset(
@@ -75,10 +80,11 @@ def tool_kind(name: str, args: Mapping[str, Any] | None = None) -> ToolKind | Li
 
 
 def only_reads(name: str, args: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a call changes nothing, by the kind of its tool: it reads, searches, looks on the web or
-    asks.
+    """Return whether a call changes nothing, by the kind of its tool: it reads, searches, looks on the web,
+    asks, or keeps the agent's own notes.
     """
-    return tool_kind(name, args) in ("read", "search", "web", "ask")
+    kept = name.lower().replace("-", "_") in _OWN_NOTES
+    return kept or tool_kind(name, args) in ("read", "search", "web", "ask")
 
 
 def command_line(name: str, args: Mapping[str, Any]) -> str | None:

@@ -58,9 +58,8 @@ def _recording(value: dict[str, Any], source: str) -> Recording:
     for number, step in enumerate(value["steps"]):
         place = f"{source} steps[{number}]"
         try:
-            if step["source"] == "system" and not any(one.role == "assistant" for one in said):
+            if step["source"] == "system" and not said:
                 system.append(text_of(step["message"]))
-                said += _results(step, (), place, broken)
             else:
                 said += _step(step, place, broken)
         except UNREADABLE as error:
