@@ -315,9 +315,8 @@ class Evaluations(Judging, Arms):
     ) -> ImportResult:
         """Import what other tools recorded, from files or folders of them, one by one or in a list.
 
-        These are sessions of Claude Code and Codex, OpenTelemetry traces of agents (OTLP JSON), run files of
-        AgentDojo, logs of Inspect, and chat logs in OpenAI's form (JSON Lines). Each record becomes a run in
-        the log, marked as imported, with its source and original ids; what the recording does not tell
+        What can be read is in `importers.formats.FORMATS` and on the page howto/import.md: ATIF, sessions and
+        trajectories of coding agents, traces, logs of Inspect, chats. Each record becomes a run in the log, marked as imported, with its source and original ids; what the recording does not tell
         (times, tokens, prices) is unknown and not 0. Runs can be shown and forked, a model going on from
         there. Each judged record is a trial too, under the commit `imported`; with a `suite` the runs whose
         goal is a scenario's are judged by its checks. A log with results alone keeps these and makes no

@@ -181,7 +181,7 @@ FORMATS: Final[tuple[Format, ...]] = (
     ),
     Format(
         name="messages",
-        title="A list of messages and nothing else, in OpenAI's or Anthropic's form",
+        title="Messages: a list and nothing else, in OpenAI's or Anthropic's form",
         unit="parts",
         fits=is_message,
         read=_one(list_recording),

@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
@@ -170,8 +170,8 @@ class Recording:
 
     @property
     def answer(self) -> str:
-        """The last message, if the model wrote it and asked for no more calls; else the summary."""
-        last = self.messages[-1]
+        """The last message but notes, if the model wrote it and asked for no more calls; else the summary."""
+        last = next((one for one in reversed(self.messages) if one.role != "note"), self.messages[-1])
         return last.text if last.role == "assistant" and not last.calls else self.summary
 
 
@@ -534,7 +534,8 @@ class _Teller:
         outcome, target = ("error", RunStatus.FAILED) if recording.error else ("complete", RunStatus.COMPLETE)
         reason = recording.error or recording.reason
         self._put(e.StepFinished(step=_STEP, ok=not recording.error, reason=reason), until)
-        self._put(e.RunFinished(outcome=outcome, answer=recording.answer, reason=reason))
+        ended = e.RunFinished(outcome=outcome, answer=recording.answer, reason=reason)
+        self._put(_reviewed(recording.goal, [event for _, event in self._events], ended))
         self._put(e.StateTransition(source=RunStatus.EXECUTING, target=target, reason=reason))
 
     def _started(self, goal: str) -> e.RunStarted:
@@ -568,13 +569,36 @@ class _Teller:
         )
 
 
+def _reviewed(goal: str, events: Sequence[e.Event], ended: e.RunFinished) -> e.RunFinished:
+    """Return the end of a run with what its answer claims and its calls refute, as in our own runs.
+
+    Only deeds are compared: the files that it is about are not here.
+    """
+    if not ended.answer:
+        return ended
+    # With all the rules of the checks: imported only where there is an answer.
+    from kestrel_lab.verification.claimed_actions import mentions_actions
+    from kestrel_lab.verification.engine import CHECKS, check_answer
+    from kestrel_lab.verification.subject import subject_of
+
+    if not mentions_actions(ended.answer):
+        return replace(ended, looked=True)
+    records = _records("", ((0.0, event) for event in events))
+    subject = subject_of(records, answer=ended.answer, goal=goal, root=None)
+    found = check_answer(subject, {"deeds": CHECKS["deeds"]})
+    return replace(ended, looked=True, concerns=[one.as_json() for one in found])
+
+
+def _records(run: str, events: Iterable[tuple[float, e.Event]]) -> list[e.Record]:
+    return [
+        e.Record(run_id=run, seq=seq, eid="", at=at, event=event) for seq, (at, event) in enumerate(events, 1)
+    ]
+
+
 def trial_of(recording: Recording, events: Sequence[tuple[float, e.Event]]) -> EvalRow:
     """Return the trial that the recording is; what it does not tell is in no metric."""
     run = recording.run_id
-    records = [
-        e.Record(run_id=run, seq=seq, eid="", at=at, event=event) for seq, (at, event) in enumerate(events, 1)
-    ]
-    metrics = measure_run(records)
+    metrics = measure_run(_records(run, events))
     if any(said.role == "assistant" and said.tokens_in is None for said in recording.messages):
         for name in _TOKENS:
             metrics.pop(name)

@@ -140,7 +140,7 @@ async def import_runs(
     files = _files(paths)
     judge = None if suite is None else Judge(lab, suite if isinstance(suite, Suite) else load_suite(suite))
     work = _Import(lab, judge)
-    sizes = [path.stat().st_size for path in files]
+    sizes = [_size(path) for path in files]
     data: list[dict[str, Any]] = []
     done, began = 0, time.monotonic()
 
@@ -306,6 +306,10 @@ def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
         )
         raise UsageError(msg)
     return list(dict.fromkeys(found))
+
+
+def _size(path: Path) -> int:
+    return sum(one.stat().st_size for one in path.iterdir()) if path.is_dir() else path.stat().st_size
 
 
 def _readable(path: Path) -> Records:

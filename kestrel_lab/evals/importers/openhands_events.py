@@ -146,8 +146,10 @@ class _Reader:
             yield from self._sdk(event)
         elif isinstance(event.get("action"), str):
             yield from self._action(event, event["action"])
+        elif isinstance(event["observation"], str):
+            yield from self._observation(event, event["observation"])
         else:
-            yield from self._observation(event, str(event["observation"]))
+            raise ValueError("it is neither an action nor an observation")
 
     def _action(self, event: Mapping[str, Any], action: str) -> Iterator[ImportedMessage]:
         args, at = event.get("args") or event, seconds_of(event.get("timestamp"))
