@@ -265,17 +265,32 @@ class _Client:
         used = done.usage
         usage = Usage(unpriced=1) if self._cost is None else Usage(cost_usd=self._cost)
         if used is not None:
-            usage += Usage(
-                tokens_in=used.input_tokens,
-                tokens_out=used.output_tokens,
-                tokens_cached=used.cached_read_tokens or 0,
-            )
+            usage += _usage(used)
         if self._parts.calls:
             self._flush()
         last = self._parts.turn(ModelAnswer(usage=usage), self.session, counted=used is not None)
         self.reported.put_nowait(last)
         if done.stop_reason in ("refusal", "max_tokens", "max_turn_requests", "cancelled"):
             raise ModelError(f"the agent stopped: {done.stop_reason}")
+
+
+def _usage(used: Any) -> Usage:
+    """Return the tokens with those of the cache among the read and thoughts among the written ones.
+
+    The protocol leaves open whether an agent counts them there already; the total says it.
+    """
+    read, stored, thought = (
+        count or 0 for count in (used.cached_read_tokens, used.cached_write_tokens, used.thought_tokens)
+    )
+    apart = used.total_tokens - used.input_tokens - used.output_tokens
+    cached = read + stored if apart >= read + stored else 0
+    return Usage(
+        tokens_in=used.input_tokens + cached,
+        tokens_out=used.output_tokens + (thought if apart - cached >= thought else 0),
+        tokens_cached=read,
+        tokens_cache_written=stored,
+        tokens_reasoning=thought,
+    )
 
 
 def _text(part: Any) -> str:

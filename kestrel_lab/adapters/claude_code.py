@@ -11,18 +11,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from kestrel_lab.adapters.adapter import Capabilities, Decision, Note, Permission, Reported, Task, ToolDone
+from kestrel_lab.adapters.adapter import (
+    DANGERS,
+    Capabilities,
+    Decision,
+    Note,
+    Permission,
+    Reported,
+    Task,
+    ToolDone,
+)
 from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
 from kestrel_lab.core.calls import Danger, Usage
 from kestrel_lab.core.errors import LimitError, ModelError
 from kestrel_lab.core.messages import ModelAnswer, ToolRequest
+from kestrel_lab.core.tool_kinds import NAMED_KINDS
 
 _LIMITS: Final = {"error_max_turns": "cycles", "error_max_budget_usd": "cost_usd"}
-_DANGERS: Final = {
-    **dict.fromkeys(("Read", "Glob", "Grep", "NotebookRead", "TodoWrite"), Danger.SAFE),
-    **dict.fromkeys(("Edit", "Write", "MultiEdit", "NotebookEdit"), Danger.MEDIUM),
-}
-"""Danger of its tools; any other, Bash above all, is HIGH."""
 _FINISHES: Final = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}
 """Words of its provider for an answer that is not whole; other reasons end a turn as it should."""
 
@@ -118,7 +123,7 @@ class _Reader(Reader):
             self._asked[call] = line["request_id"]
             yield Permission(
                 request=ToolRequest(id=call, name=name, args=dict(asked["input"])),
-                danger=_DANGERS.get(name, Danger.HIGH),
+                danger=_danger(name),
             )
         elif kind == "result":
             yield from self._result(line)
@@ -187,6 +192,13 @@ class _Reader(Reader):
             "type": "control_response",
             "response": {"subtype": "success", "request_id": known, "response": answer},
         }
+
+
+def _danger(name: str) -> Danger:
+    if name == "TodoWrite":  # its own list
+        return Danger.SAFE
+    # Only names in the table: what a name sounds like decides about no approval.
+    return DANGERS.get(NAMED_KINDS.get(name.lower(), ""), Danger.HIGH)
 
 
 def _of_sub_agent(line: Mapping[str, Any]) -> Iterable[Reported]:

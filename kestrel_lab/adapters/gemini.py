@@ -60,9 +60,15 @@ class _Reader(Reader):
         self.ended = True
         yield from self.idle()
         stats = line.get("stats") or {}
+        read, written, whole = (
+            int(stats.get(name) or 0) for name in ("input_tokens", "output_tokens", "total_tokens")
+        )
+        # It counts what the model thought in the total alone; other programs count it as written.
+        thought = max(0, whole - read - written)
         usage = Usage(
-            tokens_in=int(stats.get("input_tokens") or 0),
-            tokens_out=int(stats.get("output_tokens") or 0),
+            tokens_in=read,
+            tokens_out=written + thought,
+            tokens_reasoning=thought,
             tokens_cached=int(stats.get("cached") or 0),
             unpriced=1,
         )

@@ -4,33 +4,54 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from kestrel_lab.core.errors import CheckError, UsageError
-from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered
+from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered, ToolCalled
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.scores import LogCheck, Score
+from kestrel_lab.core.tool_kinds import KINDS, ToolKind, tool_kind
 from kestrel_lab.core.usage import working_time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolUsed(LogCheck):
-    """A tool was called and at least one of its calls did what it was asked."""
+    """A tool, or any tool of a kind, was called and at least one of its calls did what it was asked.
 
-    name: str
+    Tools of one kind have other names in other agents: `kind: command` is true of `bash`, of Claude Code's
+    `Bash` and of Codex's `command_execution`.
+    """
+
+    name: str = ""
+    kind: Literal["", ToolKind] = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.name) == bool(self.kind):
+            raise UsageError(
+                f"tool_used names a tool or a kind of tools: write tool_used: bash, or tool_used: {{kind: "
+                f"{'|'.join(KINDS)}}}"
+            )
 
     @property
     def label(self) -> str:
         """The check in words."""
-        return f"{self.name} used"
+        return f"{self.name} used" if self.name else f"a tool of the kind {self.kind} used"
+
+    def definition(self) -> dict[str, Json]:
+        """Return what it asks for."""
+        # Stored results know a check by its fields: one with a name has no others.
+        return {"name": self.name} if self.name else {"kind": self.kind}
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass on one call without an error; a cached answer counts."""
-        calls = _answers(trial, self.name)
+        calls = _answers(trial, self.name) if self.name else _answers_of_kind(trial, self.kind)
         passed = any(call.error is None for call in calls)
+        what = self.name or f"the kind {self.kind}"
         reason = (
-            f"all {len(calls)} calls of {self.name} failed"
+            f"all {len(calls)} calls of {what} failed"
             if calls
-            else f"{self.name} was not called; {_called_text(trial)}"
+            else f"{what} was not called; {_called_text(trial)}"
         )
         return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else reason)
 
@@ -104,6 +125,16 @@ def _answers(trial: Trial, name: str) -> list[ToolAnswered]:
         record.event
         for record in trial.records
         if isinstance(record.event, ToolAnswered) and record.event.tool == name
+    ]
+
+
+def _answers_of_kind(trial: Trial, kind: str) -> list[ToolAnswered]:
+    events = [record.event for record in trial.records]
+    args = {event.call: event.args for event in events if isinstance(event, ToolCalled)}
+    return [
+        event
+        for event in events
+        if isinstance(event, ToolAnswered) and tool_kind(event.tool, args.get(event.call)) == kind
     ]
 
 

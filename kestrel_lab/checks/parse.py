@@ -137,7 +137,7 @@ def _field_schema(kind: Any) -> dict[str, Json]:
         item = _field_schema(get_args(kind)[0])
         return {"anyOf": [item, {"type": "array", "items": item}]}
     if get_origin(kind) is Literal:
-        return {"enum": list(get_args(kind))}
+        return {"enum": [word for word in get_args(kind) if word]}
     return {} if kind is Any else {"type": _JSON_TYPES[get_origin(kind) or kind]}
 
 
@@ -168,7 +168,8 @@ def _typed_value(place: str, kind: Any, value: Json, *, loosely: bool) -> object
         return tuple(_typed_value(place, get_args(kind)[0], item, loosely=loosely) for item in items)
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise UsageError(f"{place} is {' or '.join(get_args(kind))}, not {value!r}")
+            words = " or ".join(filter(None, get_args(kind)))
+            raise UsageError(f"{place} is {words}, not {value!r}")
         return value
     kind = get_origin(kind) or kind
     if loosely and (read := _read_as(kind, value)) is not None:

@@ -362,6 +362,12 @@ def show(
             "(http://localhost:4318).",
         ),
     ] = "",
+    atif: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Export the run as a trajectory in ATIF, which Harbor and others read."
+        ),
+    ] = None,
     content: Annotated[
         bool, typer.Option("--content", help="With --otlp: also what was said, asked and answered.")
     ] = False,
@@ -379,6 +385,10 @@ def show(
         return (
             f"{format_count(lab.evals.export_otel(found, otlp, content=content), 'span')} of run "
             f"{found.id} exported to {otlp}"
+        )
+    if atif is not None:
+        return (
+            f"{format_count(lab.evals.export_atif(found, atif), 'step')} of run {found.id} exported to {atif}"
         )
     if content:
         raise UsageError("--content says what --otlp exports: give both")

@@ -294,6 +294,19 @@ class Evaluations(Judging, Arms):
         write_spans(spans, target)
         return len(spans)
 
+    def export_atif(self, run: str | Run, target: str | Path) -> int:
+        """Write a run of the log as a trajectory in ATIF, Harbor's format, to a JSON file; returns how many
+        steps it has.
+
+        It has the goal, what the models said and thought, calls, results, tokens and costs, as far as they
+        are known. A run that was imported from ATIF is the same file again. Raises `UsageError` for a run
+        that does not exist.
+        """
+        from kestrel_lab.telemetry.atif import write_trajectory
+
+        found = self._lab.history.get(run) if isinstance(run, str) else run
+        return write_trajectory(found.id, found.records(), Path(target))
+
     async def import_runs(
         self,
         *paths: str | Path | Sequence[str | Path],
@@ -302,9 +315,8 @@ class Evaluations(Judging, Arms):
     ) -> ImportResult:
         """Import what other tools recorded, from files or folders of them, one by one or in a list.
 
-        These are sessions of Claude Code and Codex, OpenTelemetry traces of agents (OTLP JSON), run files of
-        AgentDojo, logs of Inspect, and chat logs in OpenAI's form (JSON Lines). Each record becomes a run in
-        the log, marked as imported, with its source and original ids; what the recording does not tell
+        What can be read is in `importers.formats.FORMATS` and on the page howto/import.md: ATIF, sessions and
+        trajectories of coding agents, traces, logs of Inspect, chats. Each record becomes a run in the log, marked as imported, with its source and original ids; what the recording does not tell
         (times, tokens, prices) is unknown and not 0. Runs can be shown and forked, a model going on from
         there. Each judged record is a trial too, under the commit `imported`; with a `suite` the runs whose
         goal is a scenario's are judged by its checks. A log with results alone keeps these and makes no

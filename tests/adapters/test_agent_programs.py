@@ -3,7 +3,9 @@ asks a real model.
 """
 
 import asyncio
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from player import heard, install, stream_of
 from waits import LoopClock, becomes
 
 from kestrel_lab import Lab
+from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
+from kestrel_lab.core.events.actions import actions_of
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
@@ -21,11 +25,14 @@ from kestrel_lab.core.events.union import (
     ModelCalled,
     ModelDelta,
     Prompted,
+    Record,
     RunForked,
     ToolAnswered,
     ToolCalled,
 )
+from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.run_types import Limits
+from kestrel_lab.core.tool_kinds import tool_kind
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.run import Run, interrupt_run
 
@@ -511,3 +518,32 @@ def test_a_number_that_is_none_is_an_error_of_the_program(place: Place) -> None:
     place.plays("codex", [{"type": "turn.completed", "usage": {"input_tokens": "many"}}])
     run, _ = asyncio.run(ended(place, "codex"))
     assert run.status == "FAILED" and "cannot be understood" in run.reason
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_kind_is_the_same_for_every_program(place: Place, name: str) -> None:
+    """Four programs ran the same command under four names: `tool_used: {kind: command}` holds for each, and the
+    program's own name stands beside it. What they read alone is no action.
+    """
+    own = {
+        "claude-code": "Bash",
+        "codex": "command_execution",
+        "gemini": "run_shell_command",
+        "opencode": "bash",
+    }
+    stream = json.loads(json.dumps(stream_of(name)).replace("python shop.py", "grep -rn price ."))
+    place.plays(name, stream)
+    _, events = asyncio.run(ended(place, name))
+    calls = [event for event in of(events, ToolCalled) if event.args.get("command") == "grep -rn price ."]
+    assert [(call.tool, tool_kind(call.tool, call.args)) for call in calls] == [(own[name], "command")]
+    records = [
+        Record(run_id="r", seq=n, eid="", at=0.0, event=replace(event, error=None))
+        if isinstance(event, ToolAnswered)
+        else Record(run_id="r", seq=n, eid="", at=0.0, event=event)
+        for n, event in enumerate(events, 1)
+    ]
+    check = parse_check({"tool_used": {"kind": "command"}})
+    trial = Trial(goal=GOAL, answer="", records=tuple(records), workspace=place.workspace)
+    assert asyncio.run(check(trial)).passed
+    assert all(action.kind == "command" for action in actions_of(events))
+    assert len(actions_of(events)) == (2 if name == "codex" else 1)  # it reads by a command

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -12,10 +14,12 @@ from kestrel_lab.checks.answer import AnswerContains, AnswerEquals, AnswerMatche
 from kestrel_lab.checks.behaviour import ToolNotUsed, ToolUsed, TurnsAtMost
 from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
+from kestrel_lab.checks.parse import check_definition, parse_check
 from kestrel_lab.core.errors import CheckError, UsageError
-from kestrel_lab.core.events.union import ModelCalled, Record, ToolAnswered
+from kestrel_lab.core.events.union import ModelCalled, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.scores import Score
+from kestrel_lab.core.tool_kinds import KINDS, only_reads
 
 
 def judge(check, tmp_path, answer="", events=()):
@@ -161,3 +165,55 @@ def test_conduct_is_read_from_events(tmp_path):
     assert judge(TurnsAtMost(n=1), tmp_path, events=events) == Score(
         check="at most 1 turns", passed=False, value=0.5, reason="it took 2 turns"
     )
+
+
+@pytest.mark.parametrize(
+    ("tool", "args", "kind"),
+    [
+        ("bash", {"command": "grep -rn x ."}, "command"),
+        ("Bash", {"command": "grep -rn x ."}, "command"),
+        ("command_execution", {"command": "grep -rn x ."}, "command"),
+        ("run_shell_command", {"command": "grep -rn x ."}, "command"),
+        ("execute", {}, "command"),
+        ("Read", {"file_path": "a"}, "read"),
+        ("str_replace_editor", {"command": "view", "path": "a"}, "read"),
+        ("str_replace_editor", {"command": "create", "path": "a"}, "edit"),
+        ("replace", {"file_path": "a"}, "edit"),
+        ("file_change", {}, "edit"),
+        ("grep_search", {"pattern": "a"}, "search"),
+        ("google_web_search", {"query": "a"}, "web"),
+        ("AskUserQuestion", {}, "ask"),
+        ("get_balance", {}, "read"),
+        ("searchFlights", {}, "search"),
+    ],
+)
+def test_a_kind_of_tools_is_used_whatever_its_name(
+    tmp_path: Path, tool: str, args: dict[str, Any], kind: str
+) -> None:
+    """`tool_used: {kind: …}` holds for the names of every agent, and for no other kind."""
+    events = [
+        ToolCalled(call="1", step="s", tool=tool, args=args),
+        ToolAnswered(call="1", step="s", tool=tool, text="found"),
+    ]
+    for each in KINDS:
+        check = parse_check({"tool_used": {"kind": each}})
+        assert judge(check, tmp_path, events=events).passed == (each == kind)
+
+
+@pytest.mark.parametrize(
+    "name", ["get_or_create_user", "read_and_delete", "mcp__shop__read_file", "send_money", "transfer", "get"]
+)
+def test_a_tool_that_may_act_is_no_reading_one(name: str) -> None:
+    """Names with a word of acting, and tools of servers that name them as they like, are taken for no reader."""
+    assert not only_reads(name)
+
+
+def test_a_check_of_tools_names_one_thing() -> None:
+    """A name or a kind: neither or both is an error that shows how to write it; a stored one keeps its fields."""
+    for wrong in ({}, {"name": "bash", "kind": "command"}):
+        with pytest.raises(UsageError, match="tool_used: \\{kind: command"):
+            parse_check({"tool_used": wrong})
+    with pytest.raises(UsageError, match="kind is"):
+        parse_check({"tool_used": {"kind": "shell"}})
+    named = check_definition(parse_check({"tool_used": "bash"}))
+    assert named == {"check": "ToolUsed", "label": "bash used", "name": "bash"}

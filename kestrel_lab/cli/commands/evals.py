@@ -448,10 +448,10 @@ def import_files(
         list[Path],
         typer.Argument(
             metavar="FILE…",
-            help="Sessions of Claude Code (~/.claude/projects) and Codex (~/.codex/sessions), "
-            "OpenTelemetry traces (OTLP JSON), logs of Inspect "
-            "(.eval, .json), run files of AgentDojo (.json), chat logs with messages (.jsonl), public "
-            "routing data (.jsonl), or folders of them.",
+            help="Files or folders of them: ATIF; sessions of Claude Code, Codex, Gemini CLI and OpenCode; "
+            "trajectories of SWE-agent, mini-swe-agent, OpenHands and tau-bench; logs of Inspect; run files of "
+            "AgentDojo; traces (OTLP, Langfuse, LangSmith, Phoenix); chats and lists of messages; public routing "
+            "data. The page howto/import.md has the list.",
         ),
     ],
     *,

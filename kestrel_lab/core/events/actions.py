@@ -26,6 +26,7 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.json_types import Json, readable
 from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.core.tool_kinds import command_line
 
 Outcome = Literal["done", "failed", "denied", "unknown", "open"]
 Kind = Literal["change", "command", "other"]
@@ -167,7 +168,10 @@ class ActionLog:
         text = "" if end is None else end.text if end.error is None else str(end.error.get("message", ""))
         files = tuple(end.changed) if end is not None else ()
         added, removed = _lines(text) if files else (None, None)
-        kind: Kind = "change" if files else "command" if isinstance(args.get("command"), str) else "other"
+        command = command_line(tool, args)
+        kind: Kind = "change" if files else "command" if command is not None else "other"
+        if kind == "command":
+            args = {**args, "command": command}
         code = _EXIT_CODE.search(text) if kind == "command" else None
         return Action(
             call=call,

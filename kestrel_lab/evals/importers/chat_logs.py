@@ -4,18 +4,24 @@ request and response.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from kestrel_lab.evals.importers.imported_run import (
     ImportedMessage,
     Recording,
+    declared_effects,
     offered_tool,
     read_call,
     read_messages,
+    read_parts,
     record_digest,
     text_of,
 )
+
+_ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+_BLOCKS: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking")
 
 
 def is_chat(value: Any) -> bool:
@@ -67,6 +73,7 @@ def chat_recording(value: dict[str, Any], source: str, suite: str) -> Recording:
         system="\n\n".join(system),
         messages=said,
         tools=tuple(offered_tool(tool.get("function") or tool) for tool in request.get("tools") or ()),
+        declared=declared_effects(request.get("tools") or ()),
         began=None if created is None else float(created),
         suite=suite,
         scenario=str(metadata.get("scenario") or value.get("scenario") or known),
@@ -86,7 +93,63 @@ def _response(value: dict[str, Any]) -> dict[str, Any]:
     return found["body"] if isinstance(found.get("body"), dict) else found
 
 
-def _read_message(message: dict[str, Any]) -> ImportedMessage:
+def is_message(value: Any) -> bool:
+    """Return whether a JSON value is one message of a conversation: a role, and content or calls."""
+    return (
+        isinstance(value, dict)
+        and value.get("role") in _ROLES
+        and ("content" in value or "tool_calls" in value)
+    )
+
+
+def list_recording(parts: Sequence[tuple[str, Any]], source: str) -> Recording:
+    """Return the recording of a conversation that is a list of messages and nothing else: of OpenAI, or of
+    Anthropic with its blocks.
+    """
+    system: list[str] = []
+    said, left_out = read_parts(parts, lambda message: chat_messages(message, system))
+    return Recording(
+        format="messages",
+        source=source,
+        id="",
+        digest=record_digest("messages", [value for _, value in parts]),
+        model="unknown",
+        system="\n\n".join(system),
+        messages=said,
+        left_out=left_out,
+    )
+
+
+def chat_messages(message: Mapping[str, Any], system: list[str]) -> list[ImportedMessage]:
+    """Return what a message of a chat is: nothing for a system message, which is added to `system`; several
+    for a message of Anthropic with results of calls.
+
+    Raises `KeyError`, `TypeError` or `ValueError` for another shape.
+    """
+    if message["role"] in ("system", "developer"):
+        system.append(text_of(message.get("content")))
+        return []
+    content = message.get("content")
+    blocks = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    if not any(part.get("type") in _BLOCKS for part in blocks):
+        return [_read_message(message)]
+    rest = text_of([part for part in blocks if part.get("type") not in _BLOCKS])
+    if message["role"] == "assistant":
+        calls = [part for part in blocks if part.get("type") == "tool_use"]
+        asked = tuple(read_call(part["name"], part.get("input") or {}, part.get("id")) for part in calls)
+        thought = "\n\n".join(filter(None, (str(part.get("thinking") or "") for part in blocks)))
+        return [ImportedMessage(role="assistant", text=rest, calls=asked, thinking=thought)]
+    results = [_block_result(part) for part in blocks if part.get("type") == "tool_result"]
+    return [*results, *([ImportedMessage(role="user", text=rest)] if rest else [])]
+
+
+def _block_result(part: Mapping[str, Any]) -> ImportedMessage:
+    text = text_of(part.get("content"))
+    error = (text or "failed") if part.get("is_error") else ""
+    return ImportedMessage(role="tool", text=text, call=str(part["tool_use_id"]), error=error)
+
+
+def _read_message(message: Mapping[str, Any]) -> ImportedMessage:
     role, text = message["role"], text_of(message.get("content"))
     if role == "assistant":
         calls = message.get("tool_calls") or (
@@ -100,6 +163,7 @@ def _read_message(message: dict[str, Any]) -> ImportedMessage:
             role="assistant",
             text="\n\n".join(filter(None, (text, str(message.get("refusal") or "")))),
             calls=asked,
+            thinking=str(message.get("reasoning_content") or ""),
         )
     if role in ("tool", "function"):
         return ImportedMessage(role="tool", text=text, call=str(message.get("tool_call_id") or ""))

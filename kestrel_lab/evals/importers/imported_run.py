@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
 from kestrel_lab.core.events import union as e
@@ -17,6 +18,7 @@ from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line
+from kestrel_lab.core.tool_kinds import only_reads
 from kestrel_lab.evals.execution.trial import ANSWER_KEPT
 from kestrel_lab.evals.metrics import measure_run
 from kestrel_lab.evals.stored_trials import EvalRow
@@ -53,6 +55,8 @@ class ImportedCall:
     """Its id in the recording; empty where it has none."""
     problem: str = ""
     """Why the call could not be read."""
+    pure: bool | None = None
+    """Whether the recording declares that it changes nothing; `None` where the tool's kind says it."""
 
     def __post_init__(self) -> None:
         require_texts(self, "tool", "id", "problem")
@@ -64,8 +68,11 @@ class ImportedCall:
 class ImportedMessage:
     """One message of the recorded conversation, in order."""
 
-    role: Literal["user", "assistant", "tool"]
+    role: Literal["user", "assistant", "tool", "note"]
+    """A note is what the program said of itself, outside of the conversation."""
     text: str = ""
+    thinking: str = ""
+    """The reasoning before an assistant's text."""
     calls: tuple[ImportedCall, ...] = ()
     call: str = ""
     """Of a tool's message: the recording's id of the call that it answers; empty for the next call without an
@@ -77,13 +84,21 @@ class ImportedMessage:
     seconds: float = 0.0
     tokens_in: int | None = None
     tokens_out: int | None = None
+    tokens_cached: int = 0
+    """Those of `tokens_in` that were in the prompt cache."""
+    tokens_reasoning: int = 0
+    """Those of `tokens_out` that were reasoning."""
     cost_usd: float | None = None
     model: str = ""
     """The model that wrote it, where that is not the recording's."""
+    changed: tuple[str, ...] = ()
+    """Of a tool's message: files that the call changed, as the recording says."""
+    touched: tuple[str, ...] | None = None
+    """Files that were other ones after the call; `None` where the recording compares none."""
 
     def __post_init__(self) -> None:
-        require_texts(self, "text", "call", "error", "model")
-        require_amounts(self, "seconds", "tokens_in", "tokens_out", "cost_usd")
+        require_texts(self, "text", "thinking", "call", "error", "model")
+        require_amounts(self, *_AMOUNTS)
         require_time(self.at)
 
 
@@ -92,7 +107,7 @@ class Recording:
     """What was recorded of one task."""
 
     format: str
-    """`agentdojo`, `inspect`, `chat`, `claude-code`, `codex` or `otel`."""
+    """A name in `load.FORMATS`."""
     source: str
     """File and place in it."""
     id: str
@@ -106,6 +121,8 @@ class Recording:
     system: str = ""
     tools: tuple[dict[str, Json], ...] = ()
     """Tools that were offered, as far as known: `name`, `description`, `schema`."""
+    declared: Mapping[str, bool] = field(default_factory=dict)
+    """By tool, whether the recording declares that it changes nothing."""
     began: float | None = None
     seconds: float | None = None
     """From the beginning to the end, where only that is known."""
@@ -153,8 +170,8 @@ class Recording:
 
     @property
     def answer(self) -> str:
-        """The last message, if the model wrote it and asked for no more calls; else the summary."""
-        last = self.messages[-1]
+        """The last message but notes, if the model wrote it and asked for no more calls; else the summary."""
+        last = next((one for one in reversed(self.messages) if one.role != "note"), self.messages[-1])
         return last.text if last.role == "assistant" and not last.calls else self.summary
 
 
@@ -179,22 +196,37 @@ def read_messages(
     `read` returns `None` for one that does not belong to the conversation, a system message for instance. An
     answer to a call that no message before it makes is left out, too.
     """
+    return read_parts(
+        ((f"{place} messages[{number}]", item) for number, item in enumerate(items)),
+        lambda item: () if (one := read(item)) is None else (one,),
+    )
+
+
+def read_parts(
+    parts: Iterable[tuple[str, Any]], read: Callable[[Any], Iterable[ImportedMessage]]
+) -> tuple[list[ImportedMessage], tuple[Broken, ...]]:
+    """Return the messages that parts of a record are, each with its place, and the parts that are none.
+
+    `read` returns any number of messages for a part. An answer to a call that no message before it makes is
+    left out, too.
+    """
     said: list[ImportedMessage] = []
     broken: list[Broken] = []
     calls: list[str] = []
-    for number, item in enumerate(items):
+    for place, part in parts:
         try:
-            one = read(item)
-            if one is None:
-                continue
-            if one.role == "tool":
-                del calls[_answered(calls, one.call)]
-            elif one.role == "assistant":
-                calls = [asked.id for asked in one.calls]
+            found = list(read(part))
+            left = list(calls)
+            for one in found:
+                if one.role == "tool":
+                    del left[_answered(left, one.call)]
+                elif one.role == "assistant":
+                    left = [asked.id for asked in one.calls]
         except UNREADABLE as error:
-            broken.append(Broken(f"{place} messages[{number}]", f"left out: {_words(error)}"))
+            broken.append(Broken(place, f"left out: {_words(error)}"))
         else:
-            said.append(one)
+            calls = left
+            said += found
     return said, tuple(broken)
 
 
@@ -244,6 +276,9 @@ _LAST: Final = 253_402_300_800.0
 _MOST: Final = 1 << 53
 
 
+_AMOUNTS: Final = ("seconds", "tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning", "cost_usd")
+
+
 def _kind(value: Any) -> str:
     return "nothing" if value is None else f"of type {type(value).__name__}"
 
@@ -285,11 +320,14 @@ def finite_json(value: Any) -> Any:
 
 
 def seconds_of(stamp: Any) -> float | None:
-    """Return a time in ISO form as seconds since 1970; `None` where there is none.
+    """Return a time in ISO form as seconds since 1970; `None` where there is none. One without a zone is UTC.
 
     Raises `ValueError` for another form.
     """
-    return datetime.fromisoformat(str(stamp)).timestamp() if stamp else None
+    if not stamp:
+        return None
+    read = datetime.fromisoformat(str(stamp))
+    return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
 
 
 def text_of(content: Any) -> str:
@@ -312,6 +350,27 @@ def read_call(tool: Any, args: Any, known: Any) -> ImportedCall:
     except ValueError as error:
         problem = f"its arguments are not JSON: {error}"
     return ImportedCall(tool=str(tool), args={} if problem else args, id=str(known or ""), problem=problem)
+
+
+_DIFF_FILE: Final = re.compile(r"^(?:\+\+\+ b/|--- a/)(\S.*)$", re.MULTILINE)
+
+
+def files_in_diff(diff: str) -> tuple[str, ...]:
+    """Return the files that a unified diff of git changes."""
+    return tuple(dict.fromkeys(name.strip() for name in _DIFF_FILE.findall(diff)))
+
+
+def declared_effects(tools: Iterable[Any]) -> dict[str, bool]:
+    """Return of which tools it is declared whether they change nothing: the hint that MCP has for it, in
+    `annotations`.
+    """
+    found: dict[str, bool] = {}
+    for tool in tools:
+        about = tool.get("function") if isinstance(tool.get("function"), dict) else tool
+        hint = {**(about.get("annotations") or {}), **(tool.get("annotations") or {})}.get("readOnlyHint")
+        if isinstance(hint, bool):
+            found[str(about.get("name") or "")] = hint
+    return found
 
 
 def offered_tool(tool: Mapping[str, Any]) -> dict[str, Json]:
@@ -360,6 +419,8 @@ class _Teller:
                 self._assistant(said, place)
             elif said.role == "tool":
                 self._tool(said)
+            elif said.role == "note":
+                self._put(e.Progress(text=said.text), said.at)
             elif place != first:
                 self._close()
                 self._put(e.Prompted(step=_STEP, text=said.text), said.at)
@@ -399,6 +460,9 @@ class _Teller:
             calls=calls,
             tokens_in=said.tokens_in or 0,
             tokens_out=said.tokens_out or 0,
+            tokens_cached=said.tokens_cached,
+            tokens_reasoning=said.tokens_reasoning,
+            thinking=[{"text": said.thinking}] if said.thinking else [],
             cost_usd=said.cost_usd,
             seconds=said.seconds,
             finish="tool_calls" if calls else "stop",
@@ -423,19 +487,35 @@ class _Teller:
         self, ours: str, text: str, error: str, kind: str, said: ImportedMessage | None = None
     ) -> None:
         _, asked = self._open.pop(ours)
-        at, seconds = (None, 0.0) if said is None else (said.at, said.seconds)
+        said = said or ImportedMessage(role="tool")
+        at, seconds = said.at, said.seconds
         if not asked.problem:
             began = None if at is None else at - seconds
-            self._put(
-                e.ToolCalled(call=ours, step=_STEP, tool=asked.tool, args=finite_json(asked.args), danger=""),
-                began,
+            # What a call can have done is what claims of deeds are checked against.
+            declared = self._recording.declared.get(asked.tool) if asked.pure is None else asked.pure
+            pure = only_reads(asked.tool, asked.args) if declared is None else declared
+            called = e.ToolCalled(
+                call=ours,
+                step=_STEP,
+                tool=asked.tool,
+                args=finite_json(asked.args),
+                danger="",
+                effect="pure" if pure else "opaque",
             )
+            self._put(called, began)
         problem: dict[str, Json] | None = (
             {"kind": kind, "message": error, "transient": False} if error else None
         )
         self._put(
             e.ToolAnswered(
-                call=ours, step=_STEP, tool=asked.tool, text=text or error, error=problem, seconds=seconds
+                call=ours,
+                step=_STEP,
+                tool=asked.tool,
+                text=text or error,
+                error=problem,
+                seconds=seconds,
+                changed=list(said.changed),
+                touched=None if said.touched is None else list(said.touched),
             ),
             at,
         )
@@ -454,7 +534,8 @@ class _Teller:
         outcome, target = ("error", RunStatus.FAILED) if recording.error else ("complete", RunStatus.COMPLETE)
         reason = recording.error or recording.reason
         self._put(e.StepFinished(step=_STEP, ok=not recording.error, reason=reason), until)
-        self._put(e.RunFinished(outcome=outcome, answer=recording.answer, reason=reason))
+        ended = e.RunFinished(outcome=outcome, answer=recording.answer, reason=reason)
+        self._put(_reviewed(recording.goal, [event for _, event in self._events], ended))
         self._put(e.StateTransition(source=RunStatus.EXECUTING, target=target, reason=reason))
 
     def _started(self, goal: str) -> e.RunStarted:
@@ -488,13 +569,36 @@ class _Teller:
         )
 
 
+def _reviewed(goal: str, events: Sequence[e.Event], ended: e.RunFinished) -> e.RunFinished:
+    """Return the end of a run with what its answer claims and its calls refute, as in our own runs.
+
+    Only deeds are compared: the files that it is about are not here.
+    """
+    if not ended.answer:
+        return ended
+    # With all the rules of the checks: imported only where there is an answer.
+    from kestrel_lab.verification.claimed_actions import mentions_actions
+    from kestrel_lab.verification.engine import CHECKS, check_answer
+    from kestrel_lab.verification.subject import subject_of
+
+    if not mentions_actions(ended.answer):
+        return replace(ended, looked=True)
+    records = _records("", ((0.0, event) for event in events))
+    subject = subject_of(records, answer=ended.answer, goal=goal, root=None)
+    found = check_answer(subject, {"deeds": CHECKS["deeds"]})
+    return replace(ended, looked=True, concerns=[one.as_json() for one in found])
+
+
+def _records(run: str, events: Iterable[tuple[float, e.Event]]) -> list[e.Record]:
+    return [
+        e.Record(run_id=run, seq=seq, eid="", at=at, event=event) for seq, (at, event) in enumerate(events, 1)
+    ]
+
+
 def trial_of(recording: Recording, events: Sequence[tuple[float, e.Event]]) -> EvalRow:
     """Return the trial that the recording is; what it does not tell is in no metric."""
     run = recording.run_id
-    records = [
-        e.Record(run_id=run, seq=seq, eid="", at=at, event=event) for seq, (at, event) in enumerate(events, 1)
-    ]
-    metrics = measure_run(records)
+    metrics = measure_run(_records(run, events))
     if any(said.role == "assistant" and said.tokens_in is None for said in recording.messages):
         for name in _TOKENS:
             metrics.pop(name)

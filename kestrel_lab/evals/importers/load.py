@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -15,11 +14,9 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Event, Record
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.evals.execution.result import EvalResult
-from kestrel_lab.evals.importers.agent_sessions import read_claude_code, read_codex, session_format
-from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording, is_agentdojo
-from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat
+from kestrel_lab.evals.importers.formats import ENDINGS, files_in, read_file
 from kestrel_lab.evals.importers.imported_run import (
     COMMIT,
     UNREADABLE,
@@ -30,8 +27,6 @@ from kestrel_lab.evals.importers.imported_run import (
     trial_of,
     unreadable_record,
 )
-from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
-from kestrel_lab.evals.importers.otel_traces import read_otel
 from kestrel_lab.evals.importers.routing_data import is_routing, routing_rows
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval
 from kestrel_lab.evals.stored.rescore import Judge
@@ -48,14 +43,6 @@ from kestrel_lab.views.html.table_view import TableView
 if TYPE_CHECKING:
     import pandas as pd
 
-_ENDINGS: Final = (".eval", ".json", ".jsonl", ".ndjson")
-_SESSIONS: Final = {"claude-code": read_claude_code, "codex": read_codex, "otel": read_otel}
-"""Readers of files of which all lines are of one conversation or several."""
-_UNKNOWN: Final = (
-    "no recording of a known format: neither AgentDojo's, nor Inspect's, nor a chat with messages, nor "
-    "a session of Claude Code or Codex, "
-    "nor an OTLP trace"
-)
 _QUEUED: Final = 4_000
 """Events that may wait for the disk, so that a file of any size takes little memory."""
 _PATIENCE_S: Final = 2.0
@@ -153,7 +140,7 @@ async def import_runs(
     files = _files(paths)
     judge = None if suite is None else Judge(lab, suite if isinstance(suite, Suite) else load_suite(suite))
     work = _Import(lab, judge)
-    sizes = [path.stat().st_size for path in files]
+    sizes = [_size(path) for path in files]
     data: list[dict[str, Any]] = []
     done, began = 0, time.monotonic()
 
@@ -307,7 +294,7 @@ def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
         raise UsageError("name a file or a folder to import")
     for path in map(Path, named):
         if path.is_dir():
-            found += sorted(one for one in path.rglob("*") if one.suffix in _ENDINGS and one.is_file())
+            found += files_in(path)
         elif path.is_file():
             found.append(path)
         else:
@@ -315,10 +302,14 @@ def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
     if not found:
         msg = (
             f"{', '.join(map(repr, map(str, named)))} is a folder: name the files in it, or a folder "
-            f"of files that end in {', '.join(_ENDINGS)}"
+            f"of files that end in {', '.join(ENDINGS)}"
         )
         raise UsageError(msg)
     return list(dict.fromkeys(found))
+
+
+def _size(path: Path) -> int:
+    return sum(one.stat().st_size for one in path.iterdir()) if path.is_dir() else path.stat().st_size
 
 
 def _readable(path: Path) -> Records:
@@ -326,7 +317,7 @@ def _readable(path: Path) -> Records:
     other.
     """
     try:
-        yield from _recordings(path)
+        yield from read_file(path)
     except UsageError:
         raise
     except UNREADABLE as error:
@@ -344,46 +335,6 @@ def _flat(paths: Sequence[object]) -> list[str | Path]:
         else:
             raise UsageError(f"import_runs takes paths of files and folders, not {path!r}")
     return found
-
-
-def _recordings(path: Path) -> Records:
-    """Yield the recordings in a file, one at a time; raises `UsageError` for a file of which nothing can be
-    read.
-    """
-    if is_inspect(path) or path.suffix == ".eval":
-        yield from inspect_recordings(path)
-        return
-    lines = path.suffix in (".jsonl", ".ndjson")
-    if (reader := _SESSIONS.get(session_format(path))) is not None:
-        yield from reader(path)
-        return
-    with path.open("rb") as file:
-        texts = enumerate(file, 1) if lines else iter([(0, file.read())])
-        for number, text in texts:
-            if text.strip():
-                yield from _read(path, text, f"{path}:{number}" if lines else str(path))
-
-
-def _read(path: Path, text: bytes, place: str) -> Records:
-    shown = place.replace(str(path), shown_path(path), 1)
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        yield Broken(shown, f"not JSON: {one_line(str(error), 100)}")
-        return
-    values: Iterable[tuple[str, Any]] = [("", value)]
-    if isinstance(value, list):
-        values = ((f"[{number}]", one) for number, one in enumerate(value))
-    for more, one in values:
-        try:
-            if is_agentdojo(one):
-                yield agentdojo_recording(one, place + more)
-            elif is_chat(one):
-                yield chat_recording(one, place + more, path.stem)
-            else:
-                yield Broken(shown + more, _UNKNOWN)
-        except UNREADABLE as error:
-            yield unreadable_record(shown + more, "cannot be read as a conversation", error)
 
 
 def _table_of(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:

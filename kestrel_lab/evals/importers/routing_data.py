@@ -60,9 +60,11 @@ def routing_rows(path: Path) -> Iterator[dict[str, Any] | Broken]:
 
 def is_routing(path: Path) -> bool:
     """Return whether the first line of a file looks like a prompt with scores."""
+    if path.suffix not in (".jsonl", ".ndjson"):
+        return False
     with path.open("rb") as file:
         try:
-            first = json.loads(file.readline(1 << 20)) if path.suffix in (".jsonl", ".ndjson") else None
+            first = json.loads(file.readline(1 << 20))
         except (ValueError, RecursionError):
             return False
     return isinstance(first, dict) and "prompt" in first and bool({"scores", "strong", "weak"} & first.keys())

@@ -33,6 +33,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.core.step import Step
+from kestrel_lab.core.tool_kinds import only_reads
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.images import with_images
 from kestrel_lab.runtime.context.run_context import RunContext
@@ -276,6 +277,7 @@ class _Work:
             tool=call.target,
             args=call.args,
             danger=danger,
+            effect="pure" if only_reads(call.target, call.args) else "opaque",
             sandbox=call.sandbox,
             leave=leave,
         )

@@ -1,0 +1,99 @@
+"""Kinds of tools: one word for what agents of different makers name differently.
+
+Claude Code's `Bash`, Codex's `command_execution`, Gemini CLI's `run_shell_command` and our `bash` are of the
+kind `command`. A kind is told by the tool's name, with its arguments where one tool does several things; it
+stands beside the name and is stored nowhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args
+
+ToolKind = Literal["command", "read", "edit", "search", "web", "ask"]
+KINDS: Final[tuple[str, ...]] = get_args(ToolKind)
+
+_NAMES: Final[dict[ToolKind, str]] = {
+    # Our own, Claude Code, Codex, Gemini CLI, OpenCode, OpenHands, SWE-agent, Terminus, Aider-like editors,
+    # and the kinds of the agent client protocol.
+    "command": "bash shell command exec execute run terminal bash_command command_execution exec_command "
+    "execute_bash execute_command local_shell local_shell_call powershell run_command run_in_terminal "
+    "run_ipython run_shell run_shell_command run_terminal_cmd shell_command write_stdin unified_exec "
+    "execute_ipython_cell ipython python run_python run_cell",
+    "read": "read view open cat goto scroll_up scroll_down read_file read_files read_many_files batch_read "
+    "view_file view_image open_file file_read file_exists ls list list_dir list_directory list_files tree "
+    "notebookread notebook_read read_notebook read_text_file read_media_file read_multiple_files "
+    "list_variables inspect_variable read_result bashoutput",
+    "edit": "edit write create insert replace append patch delete move edit_file write_file create_file "
+    "str_replace multi_edit multiedit apply_patch file_change file_edit file_write delete_file move_file "
+    "notebookedit notebook_edit insert_cell edit_cell delete_cell undo_edit search_replace",
+    "search": "search glob grep find grep_search file_search find_file search_dir search_file search_files "
+    "search_code search_file_content codebase_search codesearch find_definition find_references "
+    "semantic_search",
+    "web": "fetch webfetch websearch web_fetch web_search google_web_search http_get extract_links browse "
+    "web_search_call",
+    "ask": "ask ask_user askuserquestion ask_user_question ask_followup_question request_user_input question",
+}
+NAMED_KINDS: Final[Mapping[str, ToolKind]] = {
+    name: kind for kind, names in _NAMES.items() for name in names.split()
+}
+"""Kinds by the names of tools, in lower case."""
+_OWN_NOTES: Final = frozenset(
+    "think calculate calculator finish todo todo_read todo_write todoread todowrite write_todos update_plan "
+    "task_tracker task_tracking".split()
+)
+"""Tools of no kind with which an agent thinks, reckons, plans or ends: they change nothing but its notes."""
+_EDITORS: Final = frozenset({"str_replace_editor", "str_replace_based_edit_tool", "file_editor"})
+"""Tools that read and edit, as their argument `command` says."""
+_READING: Final = frozenset(
+    "get list read view show fetch load lookup describe count check inspect retrieve calculate".split()
+)
+_SEARCHING: Final = frozenset("search find query filter".split())
+_ACTING: Final = frozenset(
+    "add and apply book buy call cancel change clear close commit confirm convert copy create delete deploy "
+    "drop edit email exchange exec execute forward grant import insert invite kill mark merge message modify "
+    "move or out patch pay place post publish purge push put remove rename replace reply reset return run "
+    "save schedule send set share start stop store submit subscribe sync transfer trigger undo update upload "
+    "upsert write".split()
+)
+"""Words of a name that say that a tool acts, or may act, whatever the name begins with."""
+_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def tool_kind(name: str, args: Mapping[str, Any] | None = None) -> ToolKind | Literal[""]:
+    """Return the kind of a tool, of a call with these arguments; empty for one that is of none.
+
+    A name that is not in the table is of the kind `read` or `search` if it begins with a verb of that meaning
+    and has no word of acting: `get_balance`, `searchFlights`, but not `get_or_create_user`. Tools of MCP
+    servers (`mcp__SERVER__TOOL`) are of no kind: their servers name them as they like.
+    """
+    known = name.lower().replace("-", "_")
+    if known in _EDITORS:
+        return "read" if (args or {}).get("command") == "view" else "edit"
+    if known in NAMED_KINDS:
+        return NAMED_KINDS[known]
+    words = [word.lower() for word in _WORD.findall(name)]
+    if len(words) < 2 or _ACTING & set(words):
+        return ""
+    return "read" if words[0] in _READING else "search" if words[0] in _SEARCHING else ""
+
+
+def only_reads(name: str, args: Mapping[str, Any] | None = None) -> bool:
+    """Return whether a call changes nothing, by the kind of its tool: it reads, searches, looks on the web,
+    asks, or keeps the agent's own notes.
+    """
+    kept = name.lower().replace("-", "_") in _OWN_NOTES
+    return kept or tool_kind(name, args) in ("read", "search", "web", "ask")
+
+
+def command_line(name: str, args: Mapping[str, Any]) -> str | None:
+    """Return the command that a call runs, as a line; `None` for a call that runs none.
+
+    A tool of no known kind that has a text `command` runs it.
+    """
+    kind = tool_kind(name, args)
+    found = args.get("command", args.get("cmd", args.get("keystrokes")) if kind == "command" else None)
+    if isinstance(found, list) and kind == "command" and all(isinstance(word, str) for word in found):
+        return found[-1] if len(found) == 3 and found[1] in ("-c", "-lc") else " ".join(found)
+    return found if isinstance(found, str) and kind in ("command", "") else None
