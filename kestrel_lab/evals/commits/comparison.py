@@ -240,6 +240,14 @@ class Comparison(ResultView):
         return f"{self.base.title} → {self.head.title}, suite {self.suite.name}"
 
     @property
+    def changes(self) -> dict[str, Difference]:
+        """The change of the success rate by configuration, named with the kind of model; empty without a
+        base.
+        """
+        told = self._differences.items()
+        return {self._label(config): d for (config, metric), d in told if metric == PRIMARY}
+
+    @property
     def sentence(self) -> str:
         """The verdict in sentences: for each configuration which side is better, by how much, how sure that
         is, and how many trials changed sides.
@@ -250,10 +258,10 @@ class Comparison(ResultView):
             for (config, metric), d in self._differences.items()
             if metric == PRIMARY
         ]
-        count, lost = len(self._flipped), sum(base.outcome == "pass" for base, _ in self._flipped)
+        count, lost = len(self.flipped), sum(base.outcome == "pass" for base, _ in self.flipped)
         changed = (
             f"{format_count(count, 'trial')} changed sides, {lost} to fail and {count - lost} to pass."
-            if self._flipped
+            if self.flipped
             else "No trial changed sides."
         )
         return " ".join([*said, changed])
@@ -382,7 +390,8 @@ class Comparison(ResultView):
         )
 
     @cached_property
-    def _flipped(self) -> list[tuple[EvalRow, EvalRow]]:
+    def flipped(self) -> list[tuple[EvalRow, EvalRow]]:
+        """Trials that passed on one side only, that of the base first."""
         before = {(row.scenario, row.config, row.epoch): row for row in self.base.rows}
         pairs = [
             (before[key], row)
@@ -404,7 +413,7 @@ class Comparison(ResultView):
                 "base_run": base.run,
                 "head_run": head.run,
             }
-            for base, head in self._flipped
+            for base, head in self.flipped
         ]
 
     def _stores(self, opened: ExitStack) -> list[SessionStore]:
