@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from kestrel_lab.evals.suite_files import SUITE_ENDINGS
+
 if TYPE_CHECKING:
     from kestrel_lab.evals.pytest_session import Kestrel, SessionTrials, SuiteReport
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.lab import Lab
 
-SUITE_ENDINGS: Final = (".suite.yaml", ".suite.yml")
 _SUITE: Final = "kestrel.suite"
 """The property of a test report that says which suite, and which file of it, was measured."""
 

@@ -16,6 +16,16 @@ WORDS: Final[dict[Verdict, str]] = {
     "inconclusive": "cannot tell",
 }
 """What a verdict is called."""
+VERDICT_HEADINGS: Final = {
+    "regression": "❌ Worse",
+    "improvement": "✅ Better",
+    "stable": "➖ No difference",
+    "inconclusive": "❔ Cannot tell",
+    "no base": "❔ Nothing to compare with",
+    "broken": "⚠️ Broken",
+    "unrecorded": "⚠️ Not recorded",
+}
+"""What the heading of a comment says, by verdict."""
 
 
 def change_phrase(d: Difference, base: str) -> str:
