@@ -18,8 +18,6 @@ from waits import PATIENCE_S
 from kestrel_lab.evals.starter.files import Project
 from kestrel_lab.evals.suites.loader import load_suite
 
-pytestmark = pytest.mark.usefixtures("warm")
-
 
 def test_an_empty_folder_is_green_without_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Suite, example answers, notebook, settings and a file for CI are written; the first two commands that are
