@@ -25,6 +25,8 @@ from kestrel_lab.cli.commands.runs import collecting
 from kestrel_lab.cli.commands.runs import runs as runs_app
 from kestrel_lab.cli.commands.search import search
 from kestrel_lab.cli.commands.serve import serving
+from kestrel_lab.cli.commands.team.ci import building
+from kestrel_lab.cli.commands.team.init import beginning
 from kestrel_lab.cli.commands.time import clock
 from kestrel_lab.cli.commands.trust import tainting, trust
 from kestrel_lab.cli.commands.workflows import workflows
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(**SETTINGS)
 evals.add_typer(judging)
+evals.add_typer(building)
 app.add_typer(evals, name="eval")
 app.add_typer(macros, name="macros")
 app.add_typer(skills, name="skills")
@@ -73,6 +76,7 @@ app.add_typer(runs_app, name="runs")
 app.add_typer(collecting)
 app.add_typer(workflows)
 app.add_typer(clock)
+app.add_typer(beginning)
 app.add_typer(serving)
 app.add_typer(search)
 app.command(epilog="Example: kestrel trust --show")(trust)

@@ -189,7 +189,7 @@ class PlainScreen:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; exits with 0, 1 failed, 2 wrong usage, 3 approval needed, 130 stopped.
 
-    `eval gate` exits with 0 ok, 1 regression, 2 inconclusive, 3 not decided for any reason.
+    `eval gate` and `eval ci` exit with 0 ok, 1 regression, 2 inconclusive, 3 not decided for any reason.
     """
     with harmless_output():
         code = _main(list(sys.argv[1:] if argv is None else argv))
@@ -204,7 +204,7 @@ def _root() -> Any:
 
 def _main(argv: list[str]) -> int:
     frontend = TerminalFrontend()
-    gate, root = argv[:2] == ["eval", "gate"], _root()
+    gate, root = argv[:2] in (["eval", "gate"], ["eval", "ci"]), _root()
     try:
         argv = with_run(argv, root, "kestrel")
         with files_named():

@@ -24,6 +24,7 @@ kestrel_lab {__version__}: run LLM agents on a goal, watch and approve what they
   kestrel doctor                    show what is set up, and what to do about the rest
   kestrel run "Explain this code"   let an agent work on a goal in this folder; it asks before risky calls
   kestrel runs                      list the newest runs; `kestrel show RUN` shows one of them
+  kestrel init                      write a first suite for this folder, which works without a key
   kestrel eval run SUITE.yaml       measure agents on a suite of scenarios
 
 All commands: kestrel --help. Version: kestrel --version. In a notebook: %load_ext kestrel_lab, then \
@@ -48,7 +49,7 @@ PANELS: Final = {
         "plan",
     ),
     "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny", "undo", "acp"),
-    "Measure": ("eval", "compare", "import", "scenario", "router", "notebook"),
+    "Measure": ("init", "eval", "compare", "import", "scenario", "router", "notebook"),
     "What agents may do and know": (
         "tools",
         "mcp",
@@ -129,6 +130,8 @@ COMMANDS: Final = {
     "or move it.",
     "config": "Show every setting and rule, its value and its source; or change a setting.",
     "doctor": "Check what is set up and what is missing, and show how to fix it.",
+    "init": "Write a first suite: three scenarios with checks, example answers, a notebook, kestrel.toml "
+    "and a file for CI.",
     "eval": "Measure agents: run suites of scenarios, compare two commits, decide gates.",
     "skills": "List the skills (SKILL.md) that agents here can load, and those that they cannot, with the "
     "reason; show one.",

@@ -16,6 +16,7 @@
     │   ├── ToolError           a tool raised, or its process did
     │   │   └── CodeError       code that a tool ran raised, or a person stopped it
     │   ├── CheckError          a check broke (not: a check said no)
+    │   ├── TrialBroke          a trial says nothing of what it tried: its model, the engine or a check broke
     │   ├── UnmetError          the work was done, and its result is not good enough
     │   ├── LimitError          a budget, a count or a deadline ran out
     │   └── RunFailed           what an awaiting caller gets when a run ended in failure
@@ -187,6 +188,10 @@ class ConflictError(RunError):
 
 class CheckError(RunError):
     """A check could not form an opinion."""
+
+
+class TrialBroke(RunError):
+    """A trial broke, so it neither passed nor failed."""
 
 
 class UnmetError(RunError):

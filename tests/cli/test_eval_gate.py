@@ -128,7 +128,7 @@ def test_against_a_commit(folder: Path) -> None:
     done = kestrel(folder, "gate", "suite.yaml", "--against", "HEAD~1", "--markdown", "m.md")
     assert done.returncode == 1, done.stderr
     assert "success_rate: change from HEAD~1" in done.stdout
-    assert "**Flipped: 9 trials passed on one side only**" in (folder / "m.md").read_text()
+    assert "**9 trials changed sides**, 9 to fail and 0 to pass" in (folder / "m.md").read_text()
 
 
 def test_a_run_writes_the_same_files(folder: Path) -> None:

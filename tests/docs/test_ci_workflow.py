@@ -200,7 +200,7 @@ def test_the_workflow_of_the_page(origin: Path, tmp_path: Path) -> None:
     git(origin, "commit", "-qm", "Readme")
     second = run_job(origin, tmp_path / "second", "main")
     assert second.codes == {"gate": 0, "summary": 0}, second.said
-    assert "### STABLE" in second.summary
+    assert "### ➖ No difference" in second.summary
 
     git(origin, "switch", "-qc", "topic")
     change(origin, "Answer with one number.", "New prompt", record=False)
@@ -222,7 +222,7 @@ def test_the_workflow_of_the_page(origin: Path, tmp_path: Path) -> None:
     recorded = run_job(origin, tmp_path / "recorded", "topic")
     assert "not recorded" not in recorded.said
     assert recorded.codes == {"gate": 0, "summary": 0}, recorded.said
-    assert "### STABLE" in recorded.summary
+    assert "### ➖ No difference" in recorded.summary
 
 
 def test_a_checkout_of_one_commit_would_not_do(

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.evals.commits.comparison import Comparison, Side
+from kestrel_lab.evals.commits.comparison import AUTO, Comparison, Side
 from kestrel_lab.evals.commits.interleaved_trials import (
     CommitTrials,
     Place,
@@ -35,9 +35,6 @@ from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.services import Services
 
 __all__ = ["AUTO", "Comparison", "compare_commits"]
-
-AUTO: Final = "auto"
-"""In place of a base: the nearest ancestor on the main branch that has results."""
 
 
 @takes_options(CompareOptions)

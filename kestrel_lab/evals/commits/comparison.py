@@ -16,6 +16,7 @@ from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_diff
 from kestrel_lab.evals.commits.sequential_compare import SequentialRun, decided_in_turns
 from kestrel_lab.evals.commits.success_difference import by_labels, label_note, unless_turned_over
 from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.reports.change_phrases import VERDICT_HEADINGS, change_phrase
 from kestrel_lab.evals.reports.gate_decisions import (
     GateReport,
     decide_change,
@@ -23,7 +24,7 @@ from kestrel_lab.evals.reports.gate_decisions import (
     decide_without_base,
 )
 from kestrel_lab.evals.reports.junit import case_groups, write_junit
-from kestrel_lab.evals.reports.markdown import DIFFERENCE_HEADINGS, comparison_markdown
+from kestrel_lab.evals.reports.markdown import DIFFERENCE_HEADINGS, code_span, comparison_markdown
 from kestrel_lab.evals.reports.page_data import interval_row, shown_table
 from kestrel_lab.evals.reports.result_view import ResultView
 from kestrel_lab.evals.reports.suite_page import gate_table, trials_of, write_page
@@ -52,6 +53,8 @@ from kestrel_lab.views.html.elements import headline_html, paragraph_html, table
 if TYPE_CHECKING:
     import pandas as pd
 
+AUTO: Final = "auto"
+"""In place of a base: the nearest ancestor on the main branch that has results."""
 PRIMARY: Final = "success_rate"
 _PRIMARY_SHARE: Final = 2 / 3
 """Of the allowance for false alarms; six scenarios that all flip one way still suffice to tell."""
@@ -240,6 +243,14 @@ class Comparison(ResultView):
         return f"{self.base.title} → {self.head.title}, suite {self.suite.name}"
 
     @property
+    def changes(self) -> dict[str, Difference]:
+        """The change of the success rate by configuration, named with the kind of model; empty without a
+        base.
+        """
+        told = self._differences.items()
+        return {self._label(config): d for (config, metric), d in told if metric == PRIMARY}
+
+    @property
     def sentence(self) -> str:
         """The verdict in sentences: for each configuration which side is better, by how much, how sure that
         is, and how many trials changed sides.
@@ -250,10 +261,10 @@ class Comparison(ResultView):
             for (config, metric), d in self._differences.items()
             if metric == PRIMARY
         ]
-        count, lost = len(self._flipped), sum(base.outcome == "pass" for base, _ in self._flipped)
+        count, lost = len(self.flipped), sum(base.outcome == "pass" for base, _ in self.flipped)
         changed = (
             f"{format_count(count, 'trial')} changed sides, {lost} to fail and {count - lost} to pass."
-            if self._flipped
+            if self.flipped
             else "No trial changed sides."
         )
         return " ".join([*said, changed])
@@ -288,14 +299,26 @@ class Comparison(ResultView):
             [self._label(config), metric, *_difference_cells(metric, d)]
             for (config, metric), d in self._differences.items()
         ]
-        heading = (
-            "no base" if self.no_base else self.verdict,
-            self.base.title,
-            self.head.title,
-            self.suite.name,
+        decided = self.gates()
+        broken = decided.verdict if decided.verdict in ("broken", "unrecorded") else ""
+        return comparison_markdown(
+            (VERDICT_HEADINGS[broken or ("no base" if self.no_base else self.verdict)], self.suite.name),
+            self._change_lines(),
+            (self.base.title, self.head.title),
+            cells,
+            self._flips,
+            self._notes(),
+            decided if self.suite.gates or broken else None,
+            report,
         )
-        gates = self.gates() if self.suite.gates else None
-        return comparison_markdown(heading, cells, self._flips, self._notes(), gates, report)
+
+    def _change_lines(self) -> Iterable[str]:
+        """Yield what a comment says first: the change of each configuration, or why there is none."""
+        if self.no_base:
+            yield f"{code_span(self.no_base, 400)}, so only the gates of the suite are decided."
+        base = self.base.sha[:8] if self.base.name == AUTO else self.base.title
+        for name, d in self.changes.items():
+            yield f"{code_span(name)}: {change_phrase(d, code_span(base))}"
 
     def __repr__(self) -> str:
         return f"<comparison of {self.base.title} and {self.head.title} on suite {self.suite.name}>"
@@ -382,7 +405,8 @@ class Comparison(ResultView):
         )
 
     @cached_property
-    def _flipped(self) -> list[tuple[EvalRow, EvalRow]]:
+    def flipped(self) -> list[tuple[EvalRow, EvalRow]]:
+        """Trials that passed on one side only, that of the base first."""
         before = {(row.scenario, row.config, row.epoch): row for row in self.base.rows}
         pairs = [
             (before[key], row)
@@ -404,7 +428,7 @@ class Comparison(ResultView):
                 "base_run": base.run,
                 "head_run": head.run,
             }
-            for base, head in self._flipped
+            for base, head in self.flipped
         ]
 
     def _stores(self, opened: ExitStack) -> list[SessionStore]:

@@ -63,10 +63,25 @@ _OUTCOMES: Final[dict[GateVerdict, Outcome]] = {
     "broken": "error",
     "unrecorded": "error",
 }
+_CHANGE: Final = f"{SUCCESS}: change"
+"""Begins the decision about a change."""
+_CONCERNS: Final = 3
+"""Decisions that the first lines of a comment have."""
+_CONCERN_WORDS: Final[dict[GateVerdict, str]] = {
+    "regression": "Violated:",
+    "broken": "Broken:",
+    "unrecorded": "Not recorded:",
+}
 _WHY: Final = 600
 """Characters of a reason in Markdown."""
 _MISSES: Final = 3
 """Calls without a recording that are named."""
+
+
+def gravest(verdicts: Iterable[GateVerdict]) -> int:
+    """Return the exit code of the gravest verdict; 0 where there is none."""
+    found = set(verdicts)
+    return EXIT_CODES[next((word for word in _BY_WEIGHT if word in found), "ok")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,6 +158,23 @@ class GateReport(PartsView):
             for d in self.decisions
         ]
         return Group(name=f"{self.suite}.gates", cases=cases)
+
+    def concerns(self) -> list[str]:
+        """Lines of Markdown on gates that are violated, broken or not recorded, the first few.
+
+        A change of the success rate is not among them: a comparison begins with it.
+        """
+        found = [
+            d
+            for d in self.decisions
+            if d.verdict in _CONCERN_WORDS and not (d.verdict == "regression" and d.gate.startswith(_CHANGE))
+        ]
+        more = [f"… and {len(found) - _CONCERNS} more"] if len(found) > _CONCERNS else []
+        return [
+            f"**{_CONCERN_WORDS[d.verdict]}** {code_span(d.gate)}, {code_span(d.config)}: "
+            + ", ".join(filter(None, (d.cells()[2] if d.trials else "", d.why and code_span(d.why, _WHY))))
+            for d in found[:_CONCERNS]
+        ] + more
 
     def markdown(self) -> str:
         """A table for a pull request."""
@@ -289,7 +321,7 @@ def decide_without_base(suite: Suite, head: Iterable[EvalRow], why: str) -> tupl
         broke = all(record["outcome"] == "error" for record in mine)
         found.append(
             Decision(
-                gate=f"{SUCCESS}: change",
+                gate=_CHANGE,
                 metric=SUCCESS,
                 config=_label(config.name, mine),
                 interval=NOTHING,

@@ -20,6 +20,7 @@ from kestrel_lab.evals.summaries.result_table import (
     summarise_configurations,
     summary_table,
 )
+from kestrel_lab.views.formatting import format_count
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.reports.gate_decisions import GateReport
@@ -29,6 +30,10 @@ SHOWN: Final = 20
 """Rows of a list in a comment; how many more there are is said."""
 DIFFERENCE_HEADINGS: Final = ("difference (95 %)", "p", "verdict", "smallest detectable")
 _TEXTS: Final = frozenset({"configuration", "model"})
+_NAMED: Final = 5
+"""Scenarios that the first lines of a comment name."""
+_NAME: Final = 60
+_NO_COST: Final = frozenset({"0", "–", "unknown"})
 _LOOK_ALIKES: Final = str.maketrans({"`": "ˋ", "|": "¦"})
 
 
@@ -91,18 +96,23 @@ def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | N
 
 
 def comparison_markdown(
-    heading: tuple[str, str, str, str],
+    heading: tuple[str, str],
+    changes: Iterable[str],
+    sides: tuple[str, str],
     differences: Iterable[Sequence[str]],
     flips: Sequence[Mapping[str, Any]],
     notes: Iterable[str],
     gates: GateReport | None,
     report: str,
 ) -> str:
-    """Return the summary of two commits: `heading` is verdict, base, head and suite; `differences` are cells,
-    foreign names first.
+    """Return the summary of two commits, which is read in five seconds: verdict, change, what changed sides
+    and cost; the rest is folded.
+
+    `heading` is the verdict in words and the suite, `changes` are lines of Markdown, `sides` the names of
+    base and head, `differences` cells, foreign names first.
     """
-    verdict, base, head, suite = heading
-    rows = [[code_span(config), code_span(metric), *rest] for config, metric, *rest in differences]
+    verdict, suite = heading
+    cells = [[code_span(config), code_span(metric), *rest] for config, metric, *rest in differences]
     shown = [
         [
             _trial(f["scenario"], f["head_run"], report),
@@ -115,18 +125,47 @@ def comparison_markdown(
     ]
     return join_blocks(
         [
-            f"### {verdict.upper()}: {code_span(base)} → {code_span(head)}, suite {code_span(suite)}",
+            f"### {verdict}: suite {code_span(suite)}",
+            "\n".join(f"- {line}" for line in (*changes, *_sides_changed(flips), *_costs(cells))),
+            "\n".join(f"- {line}" for line in gates.concerns()) if gates else "",
             markdown_link("Report", report) if report else "",
+            "<details><summary>Gates, metrics and trials</summary>",
+            " → ".join(map(code_span, sides)),
             gates.markdown().rstrip("\n") if gates else "",
-            markdown_table(["configuration", "metric", "base", "head", *DIFFERENCE_HEADINGS], rows),
-            f"**Flipped: {len(flips)} trials passed on one side only**" if flips else "No trial flipped.",
+            markdown_table(["configuration", "metric", "base", "head", *DIFFERENCE_HEADINGS], cells)
+            if cells
+            else "",
             markdown_table(["scenario", "configuration", "epoch", "base → head", "reason"], shown)
             if flips
             else "",
             _more_line(len(flips)),
             "\n".join(f"- {code_span(note, 400)}" for note in notes),
+            "</details>",
         ]
     )
+
+
+def _sides_changed(flips: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Yield how many trials passed on one side only, and their scenarios."""
+    if not flips:
+        yield "No trial changed sides."
+        return
+    lost = sum(flip["base"] == "pass" for flip in flips)
+    names = list(dict.fromkeys(code_span(flip["scenario"], _NAME) for flip in flips))
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    yield (
+        f"**{format_count(len(flips), 'trial')} changed sides**, {lost} to fail and {len(flips) - lost} to "
+        f"pass: {', '.join(names[:_NAMED])}{more}"
+    )
+
+
+def _costs(cells: Iterable[Sequence[str]]) -> Iterable[str]:
+    """Yield what a trial costs on both sides, where that is known."""
+    for config, metric, base, head, _, _, verdict, *_ in cells:
+        if metric == code_span("cost_estimate") and {base, head} - _NO_COST:
+            decided = verdict in ("regression", "improvement") and not {base, head} & _NO_COST
+            change = f"{100 * (float(head) / float(base) - 1):+.0f} %" if decided else verdict
+            yield f"{config} costs ${base} → ${head} per trial ({change})"
 
 
 def _not_passed(rows: Sequence[EvalRow], report: str) -> Iterable[str]:

@@ -118,7 +118,7 @@ def test_a_first_commit_is_compared_with_nothing(repo):
     assert (code, "HEAD is the first commit: there is no earlier commit to compare with" in told) == (0, True)
     change = ET.parse(repo / "j.xml").getroot().findall(".//testsuite[@name='demo.gates']/testcase")[1]
     assert [child.tag for child in change if child.tag != "properties"] == ["skipped"]
-    assert "### NO BASE" in (repo / "m.md").read_text()
+    assert "### ❔ Nothing to compare with" in (repo / "m.md").read_text()
     assert "NO BASE" in (repo / "r.html").read_text()
     commit(repo, "bad", script__yaml=SCRIPT.replace("hello", "bye"))
     git(repo, "checkout", "-q", "--orphan", "alone")

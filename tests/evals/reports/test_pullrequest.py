@@ -125,7 +125,23 @@ def test_a_case_is_a_scenario_with_its_epochs():
 def harmless(markdown):
     """The page that the Markdown makes has no element but those that are made here."""
     seen = set(Tags(READER.render(markdown)).seen)
-    assert seen <= {"h3", "p", "strong", "code", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "a"}
+    assert seen <= {
+        "h3",
+        "p",
+        "strong",
+        "code",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "ul",
+        "li",
+        "a",
+        "details",
+        "summary",
+    }
     return seen
 
 
@@ -162,7 +178,9 @@ def test_a_summary_of_a_run():
 
 
 def test_a_summary_of_two_commits():
-    """The verdict, every metric with its interval, and what flipped with its reason."""
+    """Verdict, change with its interval, and what changed sides come first; every metric, the gates and the
+    reasons are folded. Hostile names stay text.
+    """
     asked = suite(Gate(metric="success_rate", at_least=0.5))
     base, head = rows(*["pass"] * 30), rows(*["fail"] * 29, "pass", reason=HOSTILE)
     found = Comparison(
@@ -172,16 +190,29 @@ def test_a_summary_of_two_commits():
     )
     text = found.markdown("https://ci.example.org/r.html")
     harmless(text)
-    assert text.startswith("### REGRESSION: `main (aaaaaaaaaa)` → `aˋb¦c")
-    assert "**Flipped: 29 trials passed on one side only**" in text
+    first, folded = text.split("<details>")
+    assert first.startswith(
+        "### ❌ Worse: suite `demo`\n\n- `c (scripted)`: worse than `main (aaaaaaaaaa)` by 97 points, "
+    )
+    assert (
+        "**29 trials changed sides**, 29 to fail and 0 to pass: `s0`, `s1`, `s2`, `s3`, `s4` and 24 more"
+        in first
+    )
+    assert "**Violated:** `success_rate ≥ 50 %`, `c (scripted)`: 3.33 % (" in first
+    assert "`main (aaaaaaaaaa)` → `aˋb¦c" in folded
     assert "… and 9 more" in text
     assert "[Report](https://ci.example.org/r.html)" in text
     decided = [(d.metric, d.verdict) for d in found.gates().decisions]
     assert decided == [("success_rate", "regression"), ("success_rate", "regression")]
     same = replace(found, head=replace(found.base, name="same"))
-    assert "No trial flipped." in same.markdown()
+    assert same.markdown().startswith("### ❔ Cannot tell: suite `demo`")
+    assert replace(same, same_files=True).markdown().startswith("### ➖ No difference: suite `demo`")
+    assert "No trial changed sides." in same.markdown()
     broken = replace(found, head=replace(found.head, rows=tuple(rows(*["error"] * 30))))
     assert broken.gates().exit_code == 3
+    assert broken.markdown().startswith("### ⚠️ Broken: suite `demo`")
+    priced = [replace(found, base=replace(found.base, rows=tuple(rows(*["pass"] * 30, cost_estimate=0.002))))]
+    assert "`c (scripted)` costs $0.002 → $0 per trial" in priced[0].markdown()
 
 
 def test_links_lead_to_pages():

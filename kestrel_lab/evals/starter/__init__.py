@@ -1,0 +1,1 @@
+"""A first suite for a folder: what `kestrel init` writes."""
