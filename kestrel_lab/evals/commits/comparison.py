@@ -27,6 +27,7 @@ from kestrel_lab.evals.reports.markdown import DIFFERENCE_HEADINGS, comparison_m
 from kestrel_lab.evals.reports.page_data import interval_row, shown_table
 from kestrel_lab.evals.reports.result_view import ResultView
 from kestrel_lab.evals.reports.suite_page import gate_table, trials_of, write_page
+from kestrel_lab.evals.scanners.findings import with_findings
 from kestrel_lab.evals.stats.difference import (
     SAME_CONVERSATIONS,
     SAME_FILES,
@@ -358,8 +359,9 @@ class Comparison(ResultView):
 
     @cached_property
     def _rows(self) -> tuple[list[EvalRow], list[EvalRow]]:
-        """The trials of both sides with what people said of them."""
-        return list(with_labels(self.base.rows, self.store)), list(with_labels(self.head.rows, self.store))
+        """The trials of both sides with what people said of them and scanners found in them."""
+        base, head = (with_labels(side.rows, self.store) for side in self._sides)
+        return list(with_findings(base, self.store)), list(with_findings(head, self.store))
 
     @cached_property
     def _differences(self) -> dict[tuple[str, str], Difference]:

@@ -13,6 +13,8 @@ from kestrel_lab.evals.gate_bounds import SUCCESS, format_interval
 from kestrel_lab.evals.metrics import PREFIX
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.reports.plots import families_figure
+from kestrel_lab.evals.scanners.findings import with_findings
+from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
 from kestrel_lab.evals.stored.rescore import each_stored, is_selected, stored_commit
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -121,7 +123,9 @@ class StoredSummary(PartsView):
         """
         values = [record[name] for record in self.records if not math.isnan(record[name])]
         return bool(values) and (
-            name.startswith("recall@") or name == "concerns" or (name.startswith(PREFIX) and any(values))
+            name.startswith("recall@")
+            or name == "concerns"
+            or (name.startswith((PREFIX, FOUND)) and any(values))
         )
 
     @property
@@ -150,7 +154,7 @@ def summarise_stored(
     sha = stored_commit(lab, loaded, commit)
     lacking = MissedItems()
     found = filter(is_selected(loaded, parts), each_stored(lab, loaded, sha))
-    rows = with_labels(lacking.noting(found), lab.store)
+    rows = with_findings(with_labels(lacking.noting(found), lab.store), lab.store)
     records = sorted(reduce_rows(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
     if not records:
         msg = (
