@@ -23,12 +23,11 @@ from kestrel_lab.evals.reports.gate_decisions import (
 from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
 from kestrel_lab.evals.reports.result_view import ResultView
 from kestrel_lab.evals.reports.scan_report import ScannedResult
-from kestrel_lab.evals.scanners.findings import with_findings
 from kestrel_lab.evals.stats.pass_at_k import pass_rates
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries import result_table
-from kestrel_lab.evals.summaries.corrected_rates import with_labels
+from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.evals.summaries.streaming_summary import Group, grading_cost, reduce_rows
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
@@ -344,4 +343,4 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
 
     def _labelled(self) -> list[EvalRow]:
         """Return the rows with what people have said of them, and scanners found in them, so far."""
-        return list(with_findings(with_labels(self.rows, self.store), self.store))
+        return list(with_annotations(self.rows, self.store))

@@ -13,7 +13,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.labels.stored_labels import labels_of
 from kestrel_lab.evals.scanners.findings import Scan, Scanned, Scans, scan_runs, stored_scans
 from kestrel_lab.evals.scanners.scanner import Looks
-from kestrel_lab.evals.scanners.shipped import SHIPPED
+from kestrel_lab.evals.scanners.deterministic import SHIPPED
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import corrected_columns, sample_of, with_corrected

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 from kestrel_lab.core.errors import CheckError, StoreError, error_boundary
@@ -22,6 +23,7 @@ _AT_ONCE: Final = 16
 """Runs that are scanned at once: a model's answers take time, and the log commits many events together."""
 
 _WHY: Final = 400
+_PAGE: Final = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,7 +165,12 @@ def with_findings(rows: Iterable[EvalRow], store: SessionStore | None) -> Iterab
     """Yield the rows; those whose runs were scanned are copies that have `found:NAME` among their metrics: 1
     where the scanner found something, 0 where not. One that came to no end says nothing.
     """
-    rows = list(rows)
+    rest = iter(rows)
+    while page := list(islice(rest, _PAGE)):  # of any number of trials few are held
+        yield from _with_findings(page, store)
+
+
+def _with_findings(rows: Sequence[EvalRow], store: SessionStore | None) -> Iterable[EvalRow]:
     scans = _read_scans(store, [row.run for row in rows]) if store is not None else {}
     for row in rows:
         said = {

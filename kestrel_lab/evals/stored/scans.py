@@ -54,7 +54,7 @@ class Reading(Judging):
     def _scanners(self, wanted: Sequence[str | Looks], model: str | Model | None, rubric: str) -> list[Looks]:
         from kestrel_lab.evals.scanners.model_scanner import RUBRICS, ModelScanner
         from kestrel_lab.evals.scanners.scanner import Scanner
-        from kestrel_lab.evals.scanners.shipped import SHIPPED
+        from kestrel_lab.evals.scanners.deterministic import SHIPPED
         from kestrel_lab.evals.suites.python_files import load_object
 
         if model is None:
