@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kestrel_lab.cli.commands.labels import rubric_text
-from kestrel_lab.cli.eval_options import Commit, Parts, run_measurement
-from kestrel_lab.cli.frontend import option_groups, output_file
+from kestrel_lab.cli.eval_options import Commit, Parts, run_measurement, save_outputs
+from kestrel_lab.cli.frontend import frontend_of, option_groups, output_file
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter
@@ -70,3 +70,44 @@ def scan_runs(
         )
 
     return run_measurement(ctx, work, csv=csv)
+
+
+@scanning.command("clusters", epilog="Example: kestrel eval clusters evals/smoke.yaml")
+@option_groups
+def cluster_failures(
+    ctx: typer.Context,
+    what: Runs,
+    *,
+    model: Model = None,
+    csv: Annotated[Path | None, output_file("Write one row per failure to this file.")] = None,
+    commit: Commit = None,
+    parts: Parts,
+) -> Any:
+    """Group stored failures by their calls, errors and words, with counts by configuration and examples.
+
+    A cluster keeps its name from one day to the next while most of what tells it apart stays. With --model a
+    sentence says what its failures have in common.
+    """
+
+    def work(lab: Lab, _reporter: Reporter) -> Any:
+        chosen = what[0] if len(what) == 1 else what
+        return lab.evals.clusters(chosen, model=model, commit=commit, **asdict(parts))
+
+    return run_measurement(ctx, work, csv=csv)
+
+
+@aligning.command("align", epilog="Example: kestrel align 3f2a9c 81b0de --report aligned.html")
+def align_runs(
+    ctx: typer.Context,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN…", help="Ids of two runs or more.")],
+    *,
+    report: Annotated[Path | None, output_file("Write a page of the runs side by side to this file.")] = None,
+    csv: Annotated[Path | None, output_file("Write one row per aligned step to this file.")] = None,
+) -> Any:
+    """Align recorded runs: which steps correspond, where they differ first, and what each did from there.
+
+    Forks of each other are aligned exactly up to where they part, other runs by their calls and texts.
+    """
+    found = frontend_of(ctx).lab().align(*runs)
+    save_outputs(found, report=report, csv=csv)
+    return found

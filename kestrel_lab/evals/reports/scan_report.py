@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.labels.stored_labels import labels_of
+from kestrel_lab.evals.scanners.deterministic import SHIPPED
 from kestrel_lab.evals.scanners.findings import Scan, Scanned, Scans, scan_runs, stored_scans
 from kestrel_lab.evals.scanners.scanner import Looks
-from kestrel_lab.evals.scanners.deterministic import SHIPPED
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import corrected_columns, sample_of, with_corrected
@@ -26,6 +26,7 @@ from kestrel_lab.views.html.table_view import Part, PartsView, Table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from kestrel_lab.evals.reports.cluster_report import ClusterReport
     from kestrel_lab.evals.suite import Suite
 
 _TRIAL: Final = ("scenario", "config", "epoch", "outcome", "run")
@@ -220,3 +221,9 @@ class ScannedResult:
         return await scan_report(
             self.store, f"suite {name}", self.rows, scanners, suite=name, reporter=reporter
         )
+
+    async def clusters(self, *, model: Model | None = None) -> ClusterReport:
+        """Group the failures of the result by their calls, errors and words: see `lab.evals.clusters`."""
+        from kestrel_lab.evals.reports.cluster_report import cluster_report
+
+        return await cluster_report(self.store, self.suite.name, self.rows, model=model)

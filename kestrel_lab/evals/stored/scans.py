@@ -14,9 +14,12 @@ from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.sync import blocking_twin
 
 if TYPE_CHECKING:
+    from kestrel_lab.evals.reports.aligned_runs import AlignedRuns
+    from kestrel_lab.evals.reports.cluster_report import ClusterReport
     from kestrel_lab.evals.reports.scan_report import ScanReport
     from kestrel_lab.evals.scanners.scanner import Looks
     from kestrel_lab.evals.suite import Suite
+    from kestrel_lab.runtime.run import Run
 
 
 class Reading(Judging):
@@ -51,10 +54,46 @@ class Reading(Judging):
 
     scan_sync = blocking_twin(scan)
 
+    @takes_options(Selection)
+    async def clusters(
+        self,
+        what: str | Path | Suite | Sequence[str],
+        *,
+        model: str | Model | None = None,
+        commit: str | None = None,
+        **parts: Unpack[Selection],
+    ) -> ClusterReport:
+        """Group the failures of a suite, or of runs by their ids, by their calls, errors and words.
+
+        Each cluster has a name that stays while most of what tells it apart stays, its most telling words,
+        counts by configuration and three examples; a `model` puts into a sentence what they have in common.
+        Raises `UsageError` where nothing failed.
+        """
+        from kestrel_lab.evals.reports.cluster_report import cluster_report
+        from kestrel_lab.evals.stored.selected_trials import selected_trials
+
+        suite, rows = selected_trials(self._lab, what, commit, parts)
+        grader = self._lab.registry.resolve_model(model) if isinstance(model, str) else model
+        return await cluster_report(self._lab.store, suite, rows, model=grader)
+
+    clusters_sync = blocking_twin(clusters)
+
+    def align(self, *runs: str | Run) -> AlignedRuns:
+        """Align two and more runs of the log: which steps correspond, where they differ first, and what each
+        did from there.
+
+        Runs that are forks of each other are aligned exactly up to where they part, others by their calls and
+        texts. Shown in a terminal and a notebook; `report(path)` writes a page, `frame` has a row per step.
+        Raises `UsageError` for fewer than two runs and one that the log does not have.
+        """
+        from kestrel_lab.evals.reports.aligned_runs import align_runs
+
+        return align_runs(self._lab.store, [run if isinstance(run, str) else run.id for run in runs])
+
     def _scanners(self, wanted: Sequence[str | Looks], model: str | Model | None, rubric: str) -> list[Looks]:
+        from kestrel_lab.evals.scanners.deterministic import SHIPPED
         from kestrel_lab.evals.scanners.model_scanner import RUBRICS, ModelScanner
         from kestrel_lab.evals.scanners.scanner import Scanner
-        from kestrel_lab.evals.scanners.deterministic import SHIPPED
         from kestrel_lab.evals.suites.python_files import load_object
 
         if model is None:

@@ -92,6 +92,7 @@ class _Fold:
         self._steps: list[TranscriptStep] = []
         self._calls: dict[str, int] = {}
         """By call, the place of its step."""
+        self._prompts: set[str] = set()
         self._turn = 0
 
     def take(self, record: e.Record) -> None:
@@ -99,7 +100,8 @@ class _Fold:
             case e.RunStarted() as event:
                 self.started = event
                 self._say("user", event.goal, record)
-            case e.Prompted() as event:
+            case e.Prompted() as event if event.text not in self._prompts:
+                # Some agents are told the goal again in each turn: that is said once.
                 self._say("user", event.text, record)
             case e.ModelAnswered() as event if event.error is None:
                 self._turn += 1
@@ -124,6 +126,8 @@ class _Fold:
                 pass
 
     def _say(self, kind: Kind, text: str, record: e.Record) -> None:
+        if kind == "user":
+            self._prompts.add(text)
         self._steps.append(
             TranscriptStep(kind=kind, text=text, events=(record.eid,), seq=record.seq, turn=self._turn)
         )
