@@ -89,7 +89,7 @@ class Lab(Services):
     `with Lab(…)` or `async with Lab(…)` closes all of it.
     """
 
-    __slots__ = ("decide", "evals", "macros", "memory", "settings", "skills")
+    __slots__ = ("align", "decide", "evals", "macros", "memory", "scan", "settings", "skills")
 
     @takes_options(LabKeywords)
     def __init__(
@@ -147,6 +147,10 @@ class Lab(Services):
         """Decides on everything a run waits for, see `RunHistory.decide`."""
         self.evals = Evaluations(self)
         """Everything that is done with suites and stored trials."""
+        self.align = self.evals.align
+        """Aligns recorded runs with each other, see `Evaluations.align`."""
+        self.scan = self.evals.scan
+        """Looks through recorded runs for what scanners know, see `Evaluations.scan`."""
         self.macros = WorkspaceMacros(self)
         """The macros (tool sequences that agents use again) of the current folder, saved or proposed."""
         self.memory = WorkspaceMemory(self)

@@ -23,6 +23,7 @@ from kestrel_lab.cli.commands.notebooks import notebooks, scenarios
 from kestrel_lab.cli.commands.rules import rules as rules_app
 from kestrel_lab.cli.commands.runs import collecting
 from kestrel_lab.cli.commands.runs import runs as runs_app
+from kestrel_lab.cli.commands.scans import aligning, scanning
 from kestrel_lab.cli.commands.search import search
 from kestrel_lab.cli.commands.serve import serving
 from kestrel_lab.cli.commands.team.ci import building
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 app = typer.Typer(**SETTINGS)
 evals.add_typer(judging)
 evals.add_typer(building)
+evals.add_typer(scanning)
 app.add_typer(evals, name="eval")
 app.add_typer(macros, name="macros")
 app.add_typer(skills, name="skills")
@@ -83,6 +85,7 @@ app.command(epilog="Example: kestrel trust --show")(trust)
 app.command(epilog="Example: kestrel home --move, where .kestrel lies in the workspace")(home)
 app.add_typer(tainting)
 app.add_typer(chatting)
+app.add_typer(aligning)
 app.command("compare", epilog="The same as: kestrel eval compare SUITE BASE HEAD")(compare_commits)
 app.command("import", epilog="The same as: kestrel eval import FILE…")(import_files)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.shared.transfer import SharedResults
-from kestrel_lab.evals.stored.judgements import Judging
+from kestrel_lab.evals.stored.scans import Reading
 from kestrel_lab.runtime.options import check_names, takes_options
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import blocking_twin
@@ -111,7 +111,7 @@ class Arms:
     ablate_sync = blocking_twin(ablate)
 
 
-class Evaluations(Judging, Arms):
+class Evaluations(Reading, Arms):
     """Measures agents: each method loads what it needs when it is first called."""
 
     async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:

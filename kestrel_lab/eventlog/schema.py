@@ -437,6 +437,27 @@ CREATE INDEX labels_and_verdicts ON events(run_id, seq) WHERE type IN ({_SAID});
 """
 """People and judges say what they think of a trial after its run has ended, in any session."""
 
+_FOUND = f"{_SAID}, 'run_scanned', 'cluster_named'"
+_FINDINGS = f"""
+DROP TRIGGER events_insert;
+CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
+  SELECT RAISE(ABORT, 'E_NO_RUN') WHERE NOT EXISTS (SELECT 1 FROM runs WHERE id = NEW.run_id);
+  SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.seq IS NOT (SELECT last_seq + 1 FROM runs WHERE id = NEW.run_id);
+  SELECT RAISE(ABORT, 'E_RUN_TERMINAL')
+    WHERE NEW.type NOT IN ('kernel_undone', 'files_applied', {_FOUND})
+    AND (SELECT status FROM runs WHERE id = NEW.run_id) IN ({_TERMINAL});
+END;
+DROP TRIGGER events_fence;
+CREATE TRIGGER events_fence BEFORE INSERT ON events BEGIN
+  SELECT RAISE(ABORT, 'E_FENCED') WHERE NEW.epoch IS NOT (SELECT epoch FROM runs WHERE id = NEW.run_id)
+    AND NOT (NEW.epoch IS NULL AND NEW.type IN ('approval_given', 'kernel_undone', 'files_applied', \
+{_FOUND}));
+END;
+CREATE INDEX scans ON events(run_id, seq) WHERE type = 'run_scanned';
+CREATE INDEX clusters ON events(at) WHERE type = 'cluster_named';
+"""
+"""Scanners add what they found to a run after its end, and clusters of failures their names."""
+
 MIGRATIONS: tuple[str, ...] = (
     _FIRST,
     _SECOND,
@@ -449,5 +470,6 @@ MIGRATIONS: tuple[str, ...] = (
     _NINTH,
     _TENTH,
     _ELEVENTH,
+    _FINDINGS,
 )
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

@@ -18,20 +18,17 @@ import apsw
 
 from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StoreError, UsageError, candidates
 from kestrel_lab.core.events.union import (
+    Annotation,
     ApprovalAsked,
     ApprovalGiven,
     CheckpointSaved,
     Event,
     FilesApplied,
     KernelUndone,
-    LabelUndone,
     Record,
-    RubricEdited,
     RunForked,
     RunStarted,
     StateTransition,
-    TrialJudged,
-    TrialLabelled,
     decode_event,
     encode_event,
 )
@@ -80,7 +77,7 @@ class RunRow:
     """How often it was claimed anew."""
 
 
-Given = ApprovalGiven | KernelUndone | FilesApplied | TrialLabelled | LabelUndone | RubricEdited | TrialJudged
+Given = ApprovalGiven | KernelUndone | FilesApplied | Annotation
 """What may be added to a run from outside, and after its end."""
 
 _MOST_READERS = 4

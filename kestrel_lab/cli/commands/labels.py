@@ -76,7 +76,7 @@ def label_trials(
         who=who,
         number=number,
         seed=seed,
-        rubric=_text(rubric),
+        rubric=rubric_text(rubric),
         active=False if equal else None,
         commit=commit,
         **asdict(parts),
@@ -134,7 +134,7 @@ def measure_judge(
         return lab.evals.judge(
             what,
             *(model or []),
-            rubric=_text(rubric),
+            rubric=rubric_text(rubric),
             rounds=rounds,
             swap=swap,
             labelled=labelled,
@@ -167,7 +167,7 @@ def _measure_file(
     )
 
 
-def _text(rubric: str) -> str:
+def rubric_text(rubric: str) -> str:
     """Return a rubric, read from a file where it begins with @."""
     if not rubric.startswith("@"):
         return rubric

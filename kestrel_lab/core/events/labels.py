@@ -1,13 +1,20 @@
-"""Events of labels: what people, and model judges, said of the trial that a run is."""
+"""Events of labels: what people, model judges and scanners said of a run or of the trial that it is."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from msgspec import field
+
 from kestrel_lab.core.events import Event
+from kestrel_lab.core.json_types import Json
 
 
-class TrialLabelled(Event, frozen=True, kw_only=True):
+class Annotation(Event, frozen=True, kw_only=True):
+    """What was said of a run beside what it did: anybody may add it, also after the run has ended."""
+
+
+class TrialLabelled(Annotation, frozen=True, kw_only=True):
     """A person judged the trial by a rubric; its time is the event's."""
 
     type: ClassVar[str] = "trial_labelled"
@@ -31,7 +38,7 @@ class TrialLabelled(Event, frozen=True, kw_only=True):
     """Whether the trial came back to the same person, who was not told."""
 
 
-class LabelUndone(Event, frozen=True, kw_only=True):
+class LabelUndone(Annotation, frozen=True, kw_only=True):
     """A label does not count any more."""
 
     type: ClassVar[str] = "label_undone"
@@ -40,7 +47,7 @@ class LabelUndone(Event, frozen=True, kw_only=True):
     who: str
 
 
-class RubricEdited(Event, frozen=True, kw_only=True):
+class RubricEdited(Annotation, frozen=True, kw_only=True):
     """Labels of the suite go by another rubric from here on; kept with the trial that was being labelled."""
 
     type: ClassVar[str] = "rubric_edited"
@@ -50,7 +57,7 @@ class RubricEdited(Event, frozen=True, kw_only=True):
     rubric_hash: str
 
 
-class TrialJudged(Event, frozen=True, kw_only=True):
+class TrialJudged(Annotation, frozen=True, kw_only=True):
     """A model judged the trial by a rubric; where the judge or a hash differs, it is another judge."""
 
     type: ClassVar[str] = "trial_judged"
@@ -71,3 +78,34 @@ class TrialJudged(Event, frozen=True, kw_only=True):
     """0 for its first verdict on the trial, 1 for the second …"""
     swapped: bool = False
     """Whether it was shown rubric, goal and answer in the reverse order."""
+
+
+class RunScanned(Annotation, frozen=True, kw_only=True):
+    """Scanners looked through the run; of each scanner and version the newest counts."""
+
+    type: ClassVar[str] = "run_scanned"
+    scanners: dict[str, str]
+    """The version of each scanner that looked, by its name."""
+    upto: int
+    """The number of the last event of the run that they saw."""
+    findings: list[dict[str, Json]] = field(default_factory=list)
+    """What they found: `scanner`, `text` (a sentence), `events` (ids) and `value` each."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Why scanners came to no end, by their names."""
+    rubrics: dict[str, str] = field(default_factory=dict)
+    """Hashes of the rubrics of model scanners, by their names: labels by the same one correct their rates."""
+
+
+class ClusterNamed(Annotation, frozen=True, kw_only=True):
+    """A cluster of failures got its name, or has it still; kept with the run that is most like the others."""
+
+    type: ClassVar[str] = "cluster_named"
+    suite: str
+    """The suite whose failures were grouped; empty for a list of runs."""
+    name: str
+    words: dict[str, float]
+    """Its most telling words with their weights."""
+    size: int = 0
+    sentence: str = ""
+    """What a model says that the failures have in common."""
+    model: str = ""

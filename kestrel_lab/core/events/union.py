@@ -34,7 +34,15 @@ from kestrel_lab.core.events.calls import (
     ToolsShown,
 )
 from kestrel_lab.core.events.kernel import CellsChanged, KernelChanged, KernelPreviewed, KernelUndone
-from kestrel_lab.core.events.labels import LabelUndone, RubricEdited, TrialJudged, TrialLabelled
+from kestrel_lab.core.events.labels import (
+    Annotation,
+    ClusterNamed,
+    LabelUndone,
+    RubricEdited,
+    RunScanned,
+    TrialJudged,
+    TrialLabelled,
+)
 from kestrel_lab.core.events.plan import (
     BranchScored,
     CouncilDecided,

@@ -27,7 +27,7 @@ from kestrel_lab.evals.execution.trial import TrialRequest
 from kestrel_lab.evals.git import Commit, line_between, merged_branch
 from kestrel_lab.evals.stats.noisy_bisect import Bisection, Values
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
-from kestrel_lab.evals.summaries.corrected_rates import with_labels
+from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.evals.summaries.metric_values import ObservedMetric, find_metric
 from kestrel_lab.runtime.options import check_options
 from kestrel_lab.runtime.services import Services
@@ -87,7 +87,9 @@ async def find_first_bad(
         phase=search.phase,
         good=search.good,
         bad=search.bad,
-        tried=tuple(replace(one, rows=tuple(with_labels(one.rows, lab.store))) for one in trials.tried()),
+        tried=tuple(
+            replace(one, rows=tuple(with_annotations(one.rows, lab.store))) for one in trials.tried()
+        ),
         made=trials.made,
         reused=trials.reused,
         ended=ended,

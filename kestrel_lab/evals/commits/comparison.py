@@ -15,6 +15,7 @@ from kestrel_lab.evals.commits.no_difference import by_construction, same_conver
 from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_difference_by_round, side_by_side
 from kestrel_lab.evals.commits.sequential_compare import SequentialRun, decided_in_turns
 from kestrel_lab.evals.commits.success_difference import by_labels, label_note, unless_turned_over
+from kestrel_lab.evals.gate_bounds import is_share
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.reports.change_phrases import VERDICT_HEADINGS, change_phrase
 from kestrel_lab.evals.reports.gate_decisions import (
@@ -28,6 +29,7 @@ from kestrel_lab.evals.reports.markdown import DIFFERENCE_HEADINGS, code_span, c
 from kestrel_lab.evals.reports.page_data import interval_row, shown_table
 from kestrel_lab.evals.reports.result_view import ResultView
 from kestrel_lab.evals.reports.suite_page import gate_table, trials_of, write_page
+from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
 from kestrel_lab.evals.stats.difference import (
     SAME_CONVERSATIONS,
     SAME_FILES,
@@ -43,7 +45,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors, Suite
 from kestrel_lab.evals.summaries.best_configuration import format_points, points_text
-from kestrel_lab.evals.summaries.corrected_rates import with_labels
+from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.evals.summaries.result_table import broke_in, label_kind, with_unit
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
@@ -381,8 +383,9 @@ class Comparison(ResultView):
 
     @cached_property
     def _rows(self) -> tuple[list[EvalRow], list[EvalRow]]:
-        """The trials of both sides with what people said of them."""
-        return list(with_labels(self.base.rows, self.store)), list(with_labels(self.head.rows, self.store))
+        """The trials of both sides with what people said of them and scanners found in them."""
+        base, head = (list(with_annotations(side.rows, self.store)) for side in self._sides)
+        return base, head
 
     @cached_property
     def _differences(self) -> dict[tuple[str, str], Difference]:
@@ -529,8 +532,10 @@ def compare_rows(
     before, after = (_values(rows, suite.count_errors) for rows in (base, head))
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
     configs = list(dict.fromkeys(row.config for row in (*base, *head)))
-    keys = [(config, metric) for config in configs for metric in (PRIMARY, *COMPARED)]
-    questions = [_question(metric, margin, len(configs)) for _, metric in keys]
+    scanned = [{name for row in rows for name in _scanned(row)} for rows in (base, head)]
+    metrics = (*COMPARED, *sorted(scanned[0] & scanned[1]))
+    keys = [(config, metric) for config in configs for metric in (PRIMARY, *metrics)]
+    questions = [_question(metric, margin, len(configs), len(metrics)) for _, metric in keys]
     rounds = {
         config: side_by_side(*([row for row in rows if row.config == config] for rows in (base, head)))
         for config in configs
@@ -601,10 +606,18 @@ def compare_families(
     }
 
 
-def _question(metric: str, margin: float, configs: int) -> Question:
+def _scanned(row: EvalRow) -> Iterable[str]:
+    """Return the measures of scanners that looked through the run of a trial."""
+    return (name for name in row.metrics if name.startswith(FOUND))
+
+
+def _question(metric: str, margin: float, configs: int, others: int) -> Question:
+    """Return what is asked of a metric, one of so many `others` beside the success rate."""
     if metric == PRIMARY:
         return Question(better="higher", margin=margin, relative=False, weight=_PRIMARY_SHARE / configs)
-    share = (1 - _PRIMARY_SHARE) / len(COMPARED) / configs
+    share = (1 - _PRIMARY_SHARE) / others / configs
+    if metric.startswith(FOUND):  # what a scanner finds is something bad, and a share of runs
+        return Question(better="lower", margin=margin, relative=False, weight=share)
     return Question(
         better=METRICS[metric].better, margin=margin, relative=True, least=METRICS[metric].least, weight=share
     )
@@ -618,8 +631,8 @@ def _paired_difference(
     metric: str, before: _Values, after: _Values, rounds: Rounds, compared: partial[Difference]
 ) -> Difference:
     """Return the difference of one metric; `compared` is `compare_scenarios` with all that metrics share."""
-    if metric == PRIMARY or not METRICS[metric].clock:
-        return compared(by_scenario(before), by_scenario(after), bounded=metric == PRIMARY)
+    if is_share(metric) or not METRICS[metric].clock:
+        return compared(by_scenario(before), by_scenario(after), bounded=is_share(metric))
     if rounds.note:
         apart = compared(by_scenario(before), by_scenario(after), bounded=False)
         return replace(apart, note=rounds.note, p=math.nan, p_holm=math.nan, mde=math.nan)
@@ -642,7 +655,7 @@ def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[st
         place, broke = (row.scenario, row.epoch), row.outcome == "error"
         if not broke or count_errors == "fail":
             found.setdefault((row.config, PRIMARY), {})[place] = float(row.outcome == "pass")
-        for metric in () if broke else COMPARED:
+        for metric in () if broke else (*COMPARED, *_scanned(row)):
             value = float(row.metrics.get(metric, math.nan))
             unknown = metric == "cost_estimate" and row.metrics.get("unpriced_calls", 0) > 0
             if not (math.isnan(value) or unknown):
@@ -697,7 +710,7 @@ def _difference_cells(metric: str, d: Difference) -> list[str]:
     def text(value: float, sign: str = "") -> str:
         if not math.isfinite(value):
             return "unknown" if metric == "cost_estimate" and not sign else "–"
-        return f"{100 * value:{sign}.1f} %" if metric == PRIMARY else f"{value:{sign}.4g}"
+        return f"{100 * value:{sign}.1f} %" if is_share(metric) else f"{value:{sign}.4g}"
 
     change = f"{text(d.interval.mean, '+')} ({text(d.interval.low, '+')} to {text(d.interval.high, '+')})"
     return [text(d.base), text(d.head), change, format_p_value(d.p_holm), d.verdict, text(d.mde)]

@@ -21,7 +21,7 @@ from kestrel_lab.evals.git import commits_in, first_parents, sample_commits
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.corrected_rates import with_labels
+from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.evals.summaries.metric_values import find_metric
 from kestrel_lab.runtime.options import check_options
 from kestrel_lab.runtime.services import Services
@@ -59,7 +59,7 @@ async def run_commits(
         )
         raise UsageError(msg)
     found = [
-        CommitRows(commit=c, rows=tuple(with_labels(work.all_rows, lab.store)), why=_skip_reasons(work))
+        CommitRows(commit=c, rows=tuple(with_annotations(work.all_rows, lab.store)), why=_skip_reasons(work))
         for c, work in zip(chosen, works, strict=True)
     ]
     reused = sum(len(work.found.rows) for work in works)
@@ -100,7 +100,7 @@ async def stored_history(
         line = [commit for commit in await first_parents(place.repository) if commit.sha in rows]
         chosen = sample_commits(line[::-1], every, last)
     found = tuple(
-        CommitRows(commit=commit, rows=tuple(with_labels(rows.get(commit.sha, ()), lab.store)))
+        CommitRows(commit=commit, rows=tuple(with_annotations(rows.get(commit.sha, ()), lab.store)))
         for commit in chosen
     )
     if not any(c.rows for c in found):

@@ -22,11 +22,12 @@ from kestrel_lab.evals.reports.gate_decisions import (
 )
 from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
 from kestrel_lab.evals.reports.result_view import ResultView
+from kestrel_lab.evals.reports.scan_report import ScannedResult
 from kestrel_lab.evals.stats.pass_at_k import pass_rates
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries import result_table
-from kestrel_lab.evals.summaries.corrected_rates import with_labels
+from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.evals.summaries.streaming_summary import Group, grading_cost, reduce_rows
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
@@ -51,7 +52,7 @@ _QUIET: Final = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class EvalResult(LabelledResult, ResultView):
+class EvalResult(LabelledResult, ScannedResult, ResultView):
     """Trials of a suite, scenario × configuration × epoch."""
 
     suite: Suite
@@ -81,7 +82,8 @@ class EvalResult(LabelledResult, ResultView):
         `success` 1 or 0; both are missing for a trial that broke when the suite excludes those; `score` is
         the mean value of its checks; times are in seconds; `recall@k` is there where checks ask for it.
         `cost_estimate` is missing where no price is known, and what is known of it where `unpriced_calls` is
-        not 0. `label` and `label_probability` are there where people labelled trials. `origin` is user and
+        not 0. `label` and `label_probability` are there where people labelled trials, `found:NAME` (1 or 0)
+        where a scanner looked through the run. `origin` is user and
         machine that a pulled trial was made by, empty for one that was made here.
         """
         records = [result_table.frame_record(row, self.suite.count_errors) for row in self._labelled()]
@@ -340,5 +342,5 @@ class EvalResult(LabelledResult, ResultView):
         return [dict(summary) for summary in self._summaries[labels]]
 
     def _labelled(self) -> list[EvalRow]:
-        """Return the rows with what people have said of them so far."""
-        return list(with_labels(self.rows, self.store))
+        """Return the rows with what people have said of them, and scanners found in them, so far."""
+        return list(with_annotations(self.rows, self.store))

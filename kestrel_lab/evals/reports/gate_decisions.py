@@ -16,6 +16,7 @@ from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, format_metric, is_share
 from kestrel_lab.evals.reports.gate_needs import undecided_change, undecided_reason
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
 from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_table
+from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
 from kestrel_lab.evals.stats.difference import BY_CONSTRUCTION, Difference
 from kestrel_lab.evals.stats.intervals_and_tests import (
     ALPHA,
@@ -348,7 +349,8 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]]) -> Decisio
     if not ran:
         return made
     if not made.interval.n:
-        return replace(made, why=f"no trial says anything of {gate.metric}")
+        scan = ": kestrel eval scan SUITE" if gate.metric.startswith(FOUND) else ""
+        return replace(made, why=f"no trial says anything of {gate.metric}{scan}")
     verdict = _judge(gate, made.interval)
     why = f"{broke} of {len(records)} trials broke" if broke else ""
     if broke and gate.metric == SUCCESS:

@@ -13,10 +13,11 @@ from kestrel_lab.evals.gate_bounds import SUCCESS, format_interval
 from kestrel_lab.evals.metrics import PREFIX
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.reports.plots import families_figure
+from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
 from kestrel_lab.evals.stored.rescore import each_stored, is_selected, stored_commit
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.evals.summaries.corrected_rates import corrected_text, with_labels
+from kestrel_lab.evals.summaries.corrected_rates import corrected_text, with_annotations
 from kestrel_lab.evals.summaries.result_table import INTERVAL_UNITS, broke_text, label_kind, with_unit
 from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, MissedItems, missed_table
 from kestrel_lab.evals.summaries.streaming_summary import Group, reduce_rows
@@ -121,7 +122,9 @@ class StoredSummary(PartsView):
         """
         values = [record[name] for record in self.records if not math.isnan(record[name])]
         return bool(values) and (
-            name.startswith("recall@") or name == "concerns" or (name.startswith(PREFIX) and any(values))
+            name.startswith("recall@")
+            or name == "concerns"
+            or (name.startswith((PREFIX, FOUND)) and any(values))
         )
 
     @property
@@ -150,7 +153,7 @@ def summarise_stored(
     sha = stored_commit(lab, loaded, commit)
     lacking = MissedItems()
     found = filter(is_selected(loaded, parts), each_stored(lab, loaded, sha))
-    rows = with_labels(lacking.noting(found), lab.store)
+    rows = with_annotations(lacking.noting(found), lab.store)
     records = sorted(reduce_rows(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
     if not records:
         msg = (

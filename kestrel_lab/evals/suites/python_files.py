@@ -70,6 +70,22 @@ def load_function(path: Path, name: str, root: Path | None = None) -> Callable[.
     return function
 
 
+def load_object(path: Path, name: str, kind: type[T], root: Path | None = None) -> T:
+    """Return the object `name` of this type that the Python file at `path` defines, which is run as by
+    `load_tools`.
+
+    Raises `UsageError` when the file is not there, cannot be imported or has no such object.
+    """
+    if not path.is_file():
+        raise UsageError(f"there is no file {str(path)!r}")
+    found = vars(_module(path, root, f"a {kind.__name__.lower()} is to come from"))
+    if not isinstance(found.get(name), kind):
+        own = [key for key, value in found.items() if isinstance(value, kind)]
+        raise UsageError(f"{path} has no {kind.__name__.lower()} {name!r}; {did_you_mean(name, own)}")
+    made: T = found[name]
+    return made
+
+
 def load_check(reference: str, folder: Path | None, root: Path | None = None) -> Callable[..., Any]:
     """Return the function that `module:function` names.
 

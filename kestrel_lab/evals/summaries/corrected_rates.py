@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kestrel_lab.evals.labels.stored_labels import TrialLabel, labels_of
+from kestrel_lab.evals.scanners.findings import with_findings
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING
 from kestrel_lab.evals.stats.label_correction import (
     ENOUGH_LABELS,
@@ -26,10 +27,15 @@ Judged = tuple[str, float, float, float | None, float | None]
 """Scenario, weight, verdict, label and its probability of one trial; `None` where it has no label."""
 
 
-def with_labels(rows: Iterable[EvalRow], store: SessionStore | None) -> Iterable[EvalRow]:
-    """Yield the rows; those that people labelled by the suite's present rubric are copies that have `label`
-    and `label_probability` in their result.
+def with_annotations(rows: Iterable[EvalRow], store: SessionStore | None) -> Iterable[EvalRow]:
+    """Yield the rows with what was said of their runs so far, as copies where anything was: `label` and
+    `label_probability` in the result of those that people labelled by the suite's present rubric, and
+    `found:NAME` among the metrics of those that scanners looked through.
     """
+    return with_findings(_with_labels(rows, store), store)
+
+
+def _with_labels(rows: Iterable[EvalRow], store: SessionStore | None) -> Iterable[EvalRow]:
     by_suite: dict[str, Mapping[str, TrialLabel]] = {}
     for row in rows:
         if store is not None and row.suite not in by_suite:

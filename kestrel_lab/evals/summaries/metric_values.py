@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.metrics import METRICS, Better
+from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
 from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.evals.stored_trials import EvalRow
@@ -49,7 +50,8 @@ class ObservedMetric:
         if self.name == "success_rate":
             return float(record["success"])
         unknown = self.name == "cost_estimate" and record["unpriced_calls"] > 0
-        return math.nan if record["outcome"] == "error" or unknown else float(record[self.name])
+        known = record["outcome"] != "error" and not unknown
+        return float(record.get(self.name, math.nan)) if known else math.nan
 
     def interval(self, rows: Sequence[EvalRow], count_errors: CountErrors) -> Interval:
         """Return the mean over trials with its 95 % interval, clustered by scenario and within the metric's
@@ -116,12 +118,14 @@ _RATES: Final = {
 
 def find_metric(name: str) -> ObservedMetric:
     """Return the metric called `name`: `success_rate`, `error_rate` (trials that broke), `score` (mean of
-    checks), or one of `METRICS`.
+    checks), `found:NAME` of a scanner, or one of `METRICS`.
 
     Raises `UsageError` for any other name.
     """
     if name in _RATES:
         return _RATES[name]
+    if name.startswith(FOUND):
+        return ObservedMetric(name=name, unit="share", better="lower")
     if name in METRICS:
         return ObservedMetric(name=name, unit=METRICS[name].unit, better=METRICS[name].better)
     raise UsageError(f"there is no metric {name!r}; {did_you_mean(name, [*_RATES, *METRICS])}")

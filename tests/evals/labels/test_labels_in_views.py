@@ -8,7 +8,7 @@ from made_rows import row
 
 from kestrel_lab.core.events.union import TrialLabelled
 from kestrel_lab.evals.labels.stored_labels import record_label, undo_label
-from kestrel_lab.evals.summaries.corrected_rates import with_labels
+from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.eventlog.store import SessionStore
 
 
@@ -22,13 +22,13 @@ def test_labels_are_in_copies_of_rows(lab, runs):
     made = record_label(lab.store, runs[0], said)
     trial = row("s0", "pass")
     trials = [replace(trial, result={**trial.result, "run": run}) for run in runs[:2]]
-    labelled, other = with_labels(trials, lab.store)
+    labelled, other = with_annotations(trials, lab.store)
     assert (labelled.result["label"], labelled.result["label_probability"]) == (1.0, 0.25)
     assert other is trials[1]
     assert "label" not in trials[0].result
     with closing(SessionStore(lab.store.path)) as closed:
         pass
-    assert [*with_labels(trials, closed)] == [labelled, other]
+    assert [*with_annotations(trials, closed)] == [labelled, other]
     undo_label(lab.store, made, "ada")
-    assert list(with_labels(trials, lab.store)) == trials
-    assert list(with_labels(trials, None)) == trials
+    assert list(with_annotations(trials, lab.store)) == trials
+    assert list(with_annotations(trials, None)) == trials

@@ -1,0 +1,1 @@
+"""Scanners: functions and models that look through runs for one thing each."""

@@ -1,0 +1,1 @@
+"""Transcripts: runs as their steps, aligned with each other."""
