@@ -208,20 +208,22 @@ def register_terms(connection: apsw.Connection) -> None:
 
 
 _ENDED: Final = ", ".join(f"'{status}'" for status in sorted(TERMINAL))
-_CATCH_UP: Final = f"""
+_INDEX: Final = f"""
 UPDATE run_texts SET upto = due.last_seq, waiting = due.status NOT IN ({_ENDED}) FROM (
-  SELECT number, last_seq, status FROM run_texts JOIN runs ON id = run_id
-  WHERE waiting AND (upto IS NULL OR upto < last_seq OR status IN ({_ENDED})) AND (?1 OR status IN ({_ENDED}))
+  SELECT number, last_seq, status FROM run_texts CROSS JOIN runs ON id = run_id
+  WHERE waiting AND CASE ?1 WHEN 'new' THEN upto IS NULL WHEN 'ended' THEN status IN ({_ENDED})
+    ELSE upto IS NOT NULL AND (upto < last_seq OR status IN ({_ENDED})) END
   ORDER BY number DESC LIMIT {_BATCH}) AS due
 WHERE run_texts.number = due.number
 """
-_DUE: Final = """
-SELECT count(*) FROM run_texts JOIN runs ON id = run_id
-WHERE waiting AND upto IS NOT NULL AND upto < last_seq
+_CHANGED: Final = """
+SELECT EXISTS (SELECT 1 FROM run_texts JOIN runs ON id = run_id
+  WHERE waiting AND upto IS NOT NULL AND upto < last_seq)
 """
-_STATE: Final = (
-    "SELECT (SELECT count(*) FROM run_texts), (SELECT count(*) FROM run_texts WHERE waiting AND upto IS NULL)"
-)
+_NEW: Final = "SELECT EXISTS (SELECT 1 FROM run_texts WHERE waiting AND upto IS NULL)"
+_STATE: Final = """
+SELECT (SELECT count(*) FROM run_texts), (SELECT count(*) FROM run_texts WHERE waiting AND upto IS NULL)
+"""
 _EMPTY: Final = """
 INSERT INTO run_words(run_words) VALUES ('delete-all');
 INSERT INTO run_words(run_words, rank) VALUES ('secure-delete', 1);
@@ -252,25 +254,29 @@ class TextIndex:
         """Queue the indexing of runs that have ended since this session began some, if it did."""
         if self._begun:
             self._begun = 0
-            self._execute(_CATCH_UP, (False,))
+            self._execute(_INDEX, ("ended",))
 
     def state(self) -> tuple[int, int]:
         """Return how many runs are in the index, and how many there are."""
         ((runs, missing),) = self._query(_STATE)
         return int(runs) - int(missing), int(runs)
 
-    def due(self) -> bool:
-        """Whether some run has texts that are not in the index."""
-        indexed, runs = self.state()
-        return indexed < runs or bool(self._query(_DUE)[0][0])
+    def complete(self) -> bool:
+        """Whether all runs are in the index; those that still work may have said more since."""
+        return not self._query(_NEW)[0][0]
+
+    def refresh(self) -> None:
+        """Index what runs have said since they were indexed, and wait for it."""
+        if self._query(_CHANGED)[0][0]:
+            self.repaired(lambda: self._execute(_INDEX, ("changed",)).result())
 
     def catch_up(self) -> None:
-        """Index the newest runs that are not, `_BATCH` of them, and wait for it.
+        """Index the newest runs that are not in the index, `_BATCH` of them, and wait for it.
 
         A damaged index, or one of another form, is emptied first, so that it is made anew. Raises
         `StoreError` where that is not possible either.
         """
-        self.repaired(lambda: self._execute(_CATCH_UP, (True,)).result())
+        self.repaired(lambda: self._execute(_INDEX, ("new",)).result())
 
     def repaired(self, work: Callable[[], T]) -> T:
         """Return what `work` with the index gives; where it is damaged or of another form, `work` is done
@@ -289,3 +295,17 @@ class TextIndex:
     def empty(self) -> None:
         """Empty the index, all runs of which are due then."""
         self._execute(_EMPTY, (FORM,)).result()
+
+
+def marked_words(text: str) -> tuple[str, list[tuple[str, int, int]]]:
+    """Return a text as it is compared, and its words, each with where it begins and ends in it.
+
+    A text with letters beyond ASCII is given in its composed form, which is what `words_of` splits.
+    """
+    plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
+    pattern = _WORD if not plain.isascii() else re.compile("[A-Za-z0-9]+")
+    return plain, [
+        (folded, match.start(), match.end())
+        for match in pattern.finditer(plain)
+        for folded in words_of(match[0])[:1]
+    ]
