@@ -28,6 +28,7 @@ from kestrel_lab.runtime.project_trust import TrustedFiles, check_home, ignored_
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.settings import Settings, load_settings, mcp_servers
 from kestrel_lab.runtime.sync import blocking_twin
+from kestrel_lab.runtime.workspace.run_filters import takes_filters
 from kestrel_lab.views.html.elements import headline_html, table_html
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from kestrel_lab.runtime.diff import RunDiff
     from kestrel_lab.runtime.operations.web_evidence import EvidenceBundle
     from kestrel_lab.runtime.run import Run
+    from kestrel_lab.runtime.workspace.find import FoundRuns
 
 _OPENED_WITH: Final = {"provider", "api_base", "cache_url", "containment", "network_home", "otel"}
 """Options that hold for as long as a lab is open."""
@@ -296,6 +298,26 @@ class Lab(Services):
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """Return the newest runs first, one row each, indexed by id; with those of suites if `trials`."""
         return self.history.runs(limit=limit, trials=trials)
+
+    @takes_filters
+    def find(
+        self,
+        query: str = "",
+        *,
+        limit: int = 20,
+        after: int | None = None,
+        wait: bool = False,
+        **filters: Any,
+    ) -> FoundRuns:
+        """Return the newest runs that have all words of `query` in what they asked, called, got and answered,
+        trials and imported runs among them: `lab.find("refund twice", tool="send_money", since="2w")`.
+
+        Words in quotation marks have to stand beside each other. `filters` choose by what is known of runs.
+        See `kestrel_lab.runtime.workspace.find.find_runs`.
+        """
+        from kestrel_lab.runtime.workspace.find import find_runs
+
+        return find_runs(self.store, query, limit=limit, after=after, wait=wait, **filters)
 
     def diff(self, a: str, b: str) -> RunDiff:
         """Return where two runs of this log differ first, forks of each other or not; raises `UsageError` for

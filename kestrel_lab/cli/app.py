@@ -21,7 +21,7 @@ from kestrel_lab.cli.commands.mcp import mcp
 from kestrel_lab.cli.commands.memory import memory
 from kestrel_lab.cli.commands.notebooks import notebooks, scenarios
 from kestrel_lab.cli.commands.rules import rules as rules_app
-from kestrel_lab.cli.commands.runs import collecting
+from kestrel_lab.cli.commands.runs import collecting, finding
 from kestrel_lab.cli.commands.runs import runs as runs_app
 from kestrel_lab.cli.commands.scans import aligning, scanning
 from kestrel_lab.cli.commands.search import search
@@ -75,6 +75,7 @@ app.add_typer(notebooks, name="notebook")
 app.add_typer(router, name="router")
 app.add_typer(rules_app, name="rules")
 app.add_typer(runs_app, name="runs")
+app.add_typer(finding)
 app.add_typer(collecting)
 app.add_typer(workflows)
 app.add_typer(clock)

@@ -48,7 +48,7 @@ PANELS: Final = {
         "plans",
         "plan",
     ),
-    "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny", "undo", "acp"),
+    "Watch and decide": ("runs", "find", "show", "diff", "follow", "serve", "approve", "deny", "undo", "acp"),
     "Measure": ("init", "eval", "compare", "import", "scenario", "router", "notebook"),
     "What agents may do and know": (
         "tools",
@@ -117,6 +117,7 @@ COMMANDS: Final = {
     "diff": "Show where two runs differ first, and what each did after that.",
     "show": "Show a run: its calls, its answer, what it used and what it waits for.",
     "runs": "List the newest runs, or remove runs.",
+    "find": "Find runs and trials by words and by what is known of them, newest first; imported ones, too.",
     "approve": "Approve what a run waits for, or answer its question; a waiting session continues at once.",
     "deny": "Deny what a run waits for; the model learns of it and may find another way.",
     "undo": "Undo calls of an agent: variables and cells of this notebook, and files, are again what they "

@@ -17,6 +17,7 @@ from kestrel_lab.core.errors import (
     UsageError,
 )
 from kestrel_lab.eventlog.schema import MIGRATIONS
+from kestrel_lab.eventlog.text_index import register_terms
 from kestrel_lab.host.filesystem import private_file, private_folder
 from kestrel_lab.host.vector_tables import load_or_empty, load_vectors
 
@@ -92,6 +93,7 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
         # One by one: a statement that gives a row keeps those behind it in the same text from being run.
         for setting in _SETTINGS:
             connection.execute(f"PRAGMA {setting}").fetchall()
+        register_terms(connection)
         _migrate(connection, path)
         load_or_empty(connection)
     except apsw.Error as error:

@@ -13,6 +13,7 @@ and forgotten.
 """
 
 from kestrel_lab.core.run_types import TERMINAL, TRANSITIONS, RunStatus
+from kestrel_lab.eventlog.text_index import FORM
 from kestrel_lab.host.log_files import APPLICATION_ID
 
 # A table, because a trigger cannot call Python.
@@ -438,7 +439,7 @@ CREATE INDEX labels_and_verdicts ON events(run_id, seq) WHERE type IN ({_SAID});
 """People and judges say what they think of a trial after its run has ended, in any session."""
 
 _FOUND = f"{_SAID}, 'run_scanned', 'cluster_named'"
-_FINDINGS = f"""
+_TWELFTH = f"""
 DROP TRIGGER events_insert;
 CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
   SELECT RAISE(ABORT, 'E_NO_RUN') WHERE NOT EXISTS (SELECT 1 FROM runs WHERE id = NEW.run_id);
@@ -458,6 +459,46 @@ CREATE INDEX clusters ON events(at) WHERE type = 'cluster_named';
 """
 """Scanners add what they found to a run after its end, and clusters of failures their names."""
 
+_THIRTEENTH = f"""
+CREATE TABLE run_texts(
+  number INTEGER PRIMARY KEY,
+  run_id TEXT NOT NULL UNIQUE,
+  upto INTEGER,
+  waiting INTEGER NOT NULL DEFAULT 1
+);
+CREATE INDEX run_texts_waiting ON run_texts(number, upto) WHERE waiting;
+CREATE TABLE text_form(form TEXT NOT NULL);
+INSERT INTO text_form VALUES ('{FORM}');
+CREATE VIRTUAL TABLE run_words USING fts5(terms, content = '', detail = none,
+  tokenize = "ascii tokenchars '=~'");
+INSERT INTO run_words(run_words, rank) VALUES ('secure-delete', 1);
+
+CREATE TRIGGER runs_text AFTER INSERT ON runs BEGIN
+  INSERT INTO run_texts(run_id) VALUES (NEW.id);
+END;
+CREATE TRIGGER run_texts_update AFTER UPDATE OF upto ON run_texts WHEN NEW.upto IS NOT OLD.upto AND NEW.upto \
+IS NOT NULL BEGIN
+  INSERT INTO run_words(run_words, rowid, terms) SELECT 'delete', OLD.number, kestrel_terms(OLD.run_id, \
+OLD.upto) WHERE OLD.upto IS NOT NULL;
+  INSERT INTO run_words(rowid, terms) VALUES (NEW.number, kestrel_terms(NEW.run_id, NEW.upto));
+END;
+CREATE TRIGGER run_texts_delete BEFORE DELETE ON run_texts WHEN OLD.upto IS NOT NULL BEGIN
+  INSERT INTO run_words(run_words, rowid, terms) VALUES ('delete', OLD.number, kestrel_terms(OLD.run_id, \
+OLD.upto));
+END;
+DROP TRIGGER removals_begin;
+DROP TRIGGER removals_go_on;
+CREATE TRIGGER removals_begin AFTER INSERT ON removals BEGIN
+  DELETE FROM run_texts WHERE run_id = NEW.run_id;{_TAKEN_OUT} END;
+CREATE TRIGGER removals_go_on AFTER UPDATE ON removals BEGIN
+  DELETE FROM run_texts WHERE run_id = NEW.run_id;{_TAKEN_OUT} END;
+
+INSERT INTO run_texts(run_id) SELECT id FROM runs WHERE id NOT IN (SELECT run_id FROM removals) ORDER BY \
+created_at, id;
+CREATE INDEX eval_runs_by_run ON eval_runs(result_json ->> '$.run', suite, config, scenario, epoch);
+"""
+"""The index of texts, see `eventlog.text_index`: runs of earlier versions wait in it. A trial of a run."""
+
 MIGRATIONS: tuple[str, ...] = (
     _FIRST,
     _SECOND,
@@ -470,6 +511,7 @@ MIGRATIONS: tuple[str, ...] = (
     _NINTH,
     _TENTH,
     _ELEVENTH,
-    _FINDINGS,
+    _TWELFTH,
+    _THIRTEENTH,
 )
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

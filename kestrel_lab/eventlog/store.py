@@ -50,6 +50,7 @@ from kestrel_lab.eventlog.hash_chain import Damage, damage_of, last_hash
 from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.eventlog.text_index import TextIndex
 from kestrel_lab.eventlog.writer import Append, Execute, Writer
 from kestrel_lab.host.filesystem import check_local, kind_of_filesystem
 from kestrel_lab.host.log_files import OpenDatabase
@@ -139,6 +140,8 @@ class SessionStore:
         """The id of the last event that this store appended to a run."""
         self.results = ResultStore(self.path.parent / "results")
         """Whole texts of answers that were too long to show."""
+        self.texts = TextIndex(self.query, self._index)
+        """Finds runs by their words."""
         # Not a generator: those may not be entered by two threads.
         self._numbers = itertools.count(1)
 
@@ -173,6 +176,7 @@ class SessionStore:
         self._writer.put(
             Execute(sql, row, f"run {run_id}", Future(), (self._job(run_id, started, 0, now),)), urgent=False
         )
+        self.texts.run_began()
         return now
 
     def fork_run(
@@ -205,6 +209,7 @@ class SessionStore:
         events = tuple(self._job(run_id, event, 0, now) for event in (forked, given) if event is not None)
         self._epochs[run_id] = 0
         self._writer.put(Execute(sql, row, f"run {run_id}", Future(), events), urgent=False)
+        self.texts.run_began()
         return now
 
     def origin(self, run_id: str, seq: int) -> str:
@@ -502,6 +507,11 @@ runs.id = line.parent)
         self._writer.put(Execute(sql, bindings, what, done), urgent=urgent)
         return done
 
+    def _index(self, sql: str, bindings: tuple[object, ...]) -> Future[None]:
+        done: Future[None] = Future()
+        self._writer.put(Execute(sql, bindings, "the index of texts", done, index=True), urgent=False)
+        return done
+
     def on_disk(self) -> Future[None]:
         """A future that resolves once everything queued is on disk or refused; does not delay the commit."""
         return self.execute("", (), "a flush")
@@ -526,6 +536,8 @@ runs.id = line.parent)
 
     def close(self) -> None:
         """Write what is queued and close the file."""
+        if not self.closed:
+            self.texts.settle()
         self._writer.close()
         with self._lock:
             self.closed = True

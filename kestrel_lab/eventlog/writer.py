@@ -3,9 +3,10 @@
 A commit to disk costs a millisecond, an insert a hundredth of that. So the writer commits whatever is queued,
 and leaves an append that nobody waits for in the queue for a few milliseconds, so that others can join it.
 When one statement of a batch is refused the batch is rolled back and its parts are tried one by one, so a bad
-append harms nobody else; when the disk is full or the database cannot be reached, all of them are refused. An
-event that could not be kept for such a reason closes its run for the session that wrote it, as if it had
-ended there: else a later event, written when there is room again, would follow one that is missing.
+append or a damaged index of texts harms nobody else; when the disk is full or the database cannot be reached,
+all of them are refused. An event that could not be kept for such a reason closes its run for the session that
+wrote it, as if it had ended there: else a later event, written when there is room again, would follow one
+that is missing.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class Execute(Struct, frozen=True):
     what: str
     done: Future[None]
     events: tuple[Append, ...] = ()
+    index: bool = False
+    """Whether it concerns the index of texts alone: when that is damaged, nothing else is refused for it."""
 
 
 class Writer:
@@ -149,7 +152,10 @@ class Writer:
         try:
             numbers = _transact(connection, batch)
         except Exception as error:  # a writer that dies would leave everybody waiting: each waiter is told  # noqa: BLE001
-            if len(batch) > 1 and not isinstance(error, _EVERYBODYS):
+            if len(batch) > 1 and not (
+                isinstance(error, _EVERYBODYS)
+                and not any(isinstance(one, Execute) and one.index for one in batch)
+            ):
                 for job in batch:
                     self._commit(connection, [job])
                 return
@@ -177,6 +183,7 @@ class Writer:
             self._missing[job.run_id, job.epoch] = error
         what = f"event {job.type!r} of run {job.run_id}" if isinstance(job, Append) else job.what
         told = store_error(error, what)
+        told.__cause__ = error
         if job.done is not None:
             job.done.set_exception(told)
         if isinstance(job, Append) and job.refused is not None:

@@ -1,14 +1,21 @@
-"""`kestrel runs` and `kestrel gc`: list runs, remove them for good, and free the room that nothing needs."""
+"""`kestrel runs`, `find` and `gc`: list runs, find them by their words, remove them for good, and free the
+room that nothing needs.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from typing import Annotated, Any
+from dataclasses import field, make_dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.frontend import command_group, frontend_of
+from kestrel_lab.cli.frontend import command_group, frontend_of, option_groups
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import dumps
+from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.runtime.workspace.find import MOST, find_runs
 from kestrel_lab.runtime.workspace.removal import (
     Removal,
     Swept,
@@ -17,8 +24,10 @@ from kestrel_lab.runtime.workspace.removal import (
     remove_runs,
     runs_older_than,
 )
+from kestrel_lab.runtime.workspace.run_filters import FILTERS
 
 runs = command_group("List the newest runs, or remove runs.", invoke_without_command=True)
+finding = typer.Typer()
 collecting = typer.Typer()
 
 
@@ -73,6 +82,63 @@ def remove(
         if not (sys.stdin.isatty() and typer.confirm("Remove them?")):
             return "nothing was removed: add --yes to remove them"
     return remove_runs(session, *chosen, children=children)
+
+
+if TYPE_CHECKING:
+    Filters = Any
+else:
+    Filters = make_dataclass(
+        "Filters",
+        [
+            (
+                name,
+                Annotated[one.kind | None, typer.Option(help=one.help, metavar=one.metavar)],
+                field(default=None),
+            )
+            for name, one in FILTERS.items()
+        ],
+        frozen=True,
+        kw_only=True,
+    )
+    """An option for each filter."""
+
+
+@finding.command(epilog="Example: kestrel find refund twice --tool send_money --check failed --since 2w")
+@option_groups
+def find(
+    ctx: typer.Context,
+    query: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="QUERY",
+            help="Words in the goal, the calls, results, errors and answers of a run; those in quotation "
+            "marks stand beside each other.",
+        ),
+    ] = None,
+    *,
+    filters: Filters,
+    limit: Annotated[int, typer.Option(min=1, max=MOST, help="The number of runs to show.")] = 20,
+    after: Annotated[
+        int | None, typer.Option(metavar="N", help="The next page: the number that the one before names.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until all runs of the log are indexed, however many.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> Any:
+    """Find runs and trials by words and by what is known of them, newest first; imported ones, too."""
+    frontend = frontend_of(ctx)
+    store, text = frontend.lab().store, " ".join(query or ())
+    chosen = {name: getattr(filters, name) for name in FILTERS}
+
+    def look(reporter: Reporter | None = None) -> Any:
+        found = find_runs(store, text, limit=limit, after=after, wait=wait, reporter=reporter, **chosen)
+        return dumps(found.as_json()) if as_json else found
+
+    async def look_long(reporter: Reporter) -> Any:
+        return await asyncio.to_thread(look, reporter)
+
+    return frontend.wait(look_long) if wait else look()
 
 
 @collecting.command(epilog="Example: kestrel gc")

@@ -124,14 +124,19 @@ def plan_of(lab: Services, runs: Iterable[str], *, children: bool = False) -> Re
     return Removal(runs=rows, plan=plan, trials=int(trials))
 
 
-def runs_older_than(lab: Services, age: str, *, trials: bool = False) -> list[str]:
-    """Return idle runs older than `30d` (m, h, d, w); those of suites only with `trials`."""
+def seconds_of_age(age: str, option: str = "") -> float:
+    """Return an age such as `30d` (m, h, d, w) in seconds; raises `UsageError` for another text, with the
+    name of the option that it was given for.
+    """
     found = _AGE.fullmatch(age.strip().lower())
     if found is None:
-        raise UsageError(
-            f"--older-than {one_line(age, 40)}: say a number and m, h, d or w, such as 30d or 12h"
-        )
-    limit = time.time() - float(found[1]) * _SECONDS[found[2]]
+        raise UsageError(f"{option}{one_line(age, 40)}: say a number and m, h, d or w, such as 30d or 12h")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def runs_older_than(lab: Services, age: str, *, trials: bool = False) -> list[str]:
+    """Return idle runs older than `30d` (m, h, d, w); those of suites only with `trials`."""
+    limit = time.time() - seconds_of_age(age, "--older-than ")
     return [
         run.id
         for run in lab.store.runs(limit=_ALL, trials=trials)
