@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
 
 from kestrel_lab.answers.contracts import contract_named, is_abstention
@@ -15,8 +15,12 @@ from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.json_types import Json, content_key, dumps, loads, values_in
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.scores import LogCheck, Score
+from kestrel_lab.core.scores import ADDED_LATER, LogCheck, Score
 
+Comparison = Literal["words", "caseless", "exact"]
+"""How texts are compared: by `words` upper and lower case, compatibility characters and runs of white space
+are taken as equal; `caseless` upper and lower case alone; `exact` nothing.
+"""
 MAX_MATCHED: Final = 10_000
 """Characters of an answer that are searched: half of them from its beginning and half from its end."""
 MAX_PATTERN: Final = 1_000
@@ -30,9 +34,10 @@ class AnswerContains(LogCheck):
 
     texts: tuple[str, ...]
     mode: Literal["all", "any"] = "all"
+    compare: Comparison = field(default="words", metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
-        if not self.texts or not all(normalised_text(text) for text in self.texts):
+        if not self.texts or not all(comparable_text(text, self.compare) for text in self.texts):
             raise UsageError("answer_contains needs at least one text, and none of them empty")
 
     @property
@@ -45,14 +50,14 @@ class AnswerContains(LogCheck):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when the texts are there; `value` is the share of them that is."""
-        answer = normalised_text(trial.answer)
-        missing = [text for text in self.texts if normalised_text(text) not in answer]
+        answer = comparable_text(trial.answer, self.compare)
+        missing = [text for text in self.texts if comparable_text(text, self.compare) not in answer]
         found = len(self.texts) - len(missing)
         passed = found > 0 if self.mode == "any" else not missing
         reason = (
             ""
             if passed
-            else f"missing {', '.join(repr(one_line(text, 40)) for text in missing)}; {_answer_text(trial)}"
+            else f"missing {', '.join(repr(one_line(text, 40)) for text in missing)}; {said_in(trial)}"
         )
         value = 1.0 if passed else found / len(self.texts)
         return Score(check=self.label, passed=passed, value=value, reason=reason)
@@ -63,6 +68,7 @@ class AnswerEquals(LogCheck):
     """The answer is this text, but for upper and lower case, white space and a final full stop."""
 
     text: str
+    compare: Comparison = field(default="words", metadata=ADDED_LATER)
 
     @property
     def label(self) -> str:
@@ -71,9 +77,13 @@ class AnswerEquals(LogCheck):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when both are equal."""
-        passed = normalised_text(trial.answer).rstrip(".") == normalised_text(self.text).rstrip(".")
+        answer, text = comparable_text(trial.answer, self.compare), comparable_text(self.text, self.compare)
+        passed = answer == text or (self.compare == "words" and answer.rstrip(".") == text.rstrip("."))
         return Score(
-            check=self.label, passed=passed, value=float(passed), reason="" if passed else _answer_text(trial)
+            check=self.label,
+            passed=passed,
+            value=float(passed),
+            reason="" if passed else said_in(trial),
         )
 
 
@@ -125,7 +135,10 @@ class AnswerMatches(LogCheck):
             raise CheckError(msg) from error
         passed = found is not None
         return Score(
-            check=self.label, passed=passed, value=float(passed), reason="" if passed else _answer_text(trial)
+            check=self.label,
+            passed=passed,
+            value=float(passed),
+            reason="" if passed else said_in(trial),
         )
 
 
@@ -136,7 +149,15 @@ def normalised_text(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def _answer_text(trial: Trial) -> str:
+def comparable_text(text: str, how: Comparison) -> str:
+    """Return `text` as it is compared."""
+    if how == "words":
+        return normalised_text(text)
+    return text.casefold() if how == "caseless" else text
+
+
+def said_in(trial: Trial) -> str:
+    """Return the answer for a reason, shortened, or that there is none."""
     return f"answered {one_line(trial.answer, 120)!r}" if trial.answer.strip() else "there is no answer"
 
 
@@ -164,7 +185,10 @@ class AnswerAbstains(LogCheck):
         """Pass when it does as expected."""
         passed = is_abstention(trial.answer) == self.expected and bool(trial.answer.strip())
         return Score(
-            check=self.label, passed=passed, value=float(passed), reason="" if passed else _answer_text(trial)
+            check=self.label,
+            passed=passed,
+            value=float(passed),
+            reason="" if passed else said_in(trial),
         )
 
 
@@ -204,13 +228,9 @@ class AnswerSchema(LogCheck):
         from jsonschema import Draft202012Validator
         from referencing import Registry
 
-        found = _json_in(trial.answer)
+        found = json_in(trial.answer)
         if not found:
-            reason = (
-                f"there is no JSON in it; {_answer_text(trial)}"
-                if trial.answer.strip()
-                else _answer_text(trial)
-            )
+            reason = f"there is no JSON in it; {said_in(trial)}" if trial.answer.strip() else said_in(trial)
             return Score(check=self.label, passed=False, value=0.0, reason=reason)
         # With a registry of its own the validator fetches nothing.
         validator = Draft202012Validator(self.schema, registry=Registry())
@@ -226,7 +246,8 @@ class AnswerSchema(LogCheck):
         )
 
 
-def _json_in(text: str) -> list[Json]:
+def json_in(text: str) -> list[Json]:
+    """Return the JSON value of a text, the longest of several; empty where there is none."""
     try:
         return [loads(text.strip())]
     except ValueError:

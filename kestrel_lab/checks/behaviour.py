@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Trial
-from kestrel_lab.core.scores import LogCheck, Score
+from kestrel_lab.core.scores import ADDED_LATER, LogCheck, Score
 from kestrel_lab.core.tool_kinds import KINDS, ToolKind, tool_kind
 from kestrel_lab.core.usage import working_time
 
@@ -143,11 +143,17 @@ def _called_text(trial: Trial) -> str:
     return f"called: {', '.join(names)}" if names else "no tool was"
 
 
+Per = Literal["trial", "call"]
+"""What a bound is of: the whole trial, or each call of a model in it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostAtMost(LogCheck):
     """The model calls of the run cost no more than `usd` US dollars; answers from a store cost nothing."""
 
     usd: float
+    per: Per = field(default="trial", metadata=ADDED_LATER)
+    """`call` for the dearest call of a model."""
 
     def __post_init__(self) -> None:
         _require_bound("cost_at_most", self.usd)
@@ -155,21 +161,22 @@ class CostAtMost(LogCheck):
     @property
     def label(self) -> str:
         """The check in words."""
-        return f"cost at most ${self.usd:g}"
+        return f"cost at most ${self.usd:g}" + _per_text(self.per)
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass within the bound; raises `CheckError` when it seems kept but some calls have no known
         price.
         """
         answers = _model_answers(trial)
-        cost = sum(answer.cost_usd or 0.0 for answer in answers)
+        costs = [answer.cost_usd or 0.0 for answer in answers]
+        cost = sum(costs) if self.per == "trial" else max(costs, default=0.0)
         unknown = sum(answer.cost_usd is None and answer.error is None for answer in answers)
         if unknown and cost <= self.usd:
             raise CheckError(
                 f"the price of {unknown} of {len(answers)} model calls is not known, so cost_at_most "
                 "cannot be judged"
             )
-        return _score(self.label, cost, self.usd, f"it cost ${cost:.4f}")
+        return _score(self.label, cost, self.usd, f"it cost ${cost:.4f}{_per_text(self.per)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,6 +184,8 @@ class SecondsAtMost(LogCheck):
     """The run worked no longer than `seconds`; waiting for a person does not count."""
 
     seconds: float
+    per: Per = field(default="trial", metadata=ADDED_LATER)
+    """`call` for the slowest call of a model."""
 
     def __post_init__(self) -> None:
         _require_bound("seconds_at_most", self.seconds)
@@ -184,12 +193,16 @@ class SecondsAtMost(LogCheck):
     @property
     def label(self) -> str:
         """The check in words."""
-        return f"at most {self.seconds:g} s"
+        return f"at most {self.seconds:g} s" + _per_text(self.per)
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass within the bound; beyond, `value` is the bound over the time taken."""
-        taken = working_time(trial.records)
-        return _score(self.label, taken, self.seconds, f"it took {taken:.2f} s")
+        taken = (
+            working_time(trial.records)
+            if self.per == "trial"
+            else max((answer.seconds for answer in _model_answers(trial)), default=0.0)
+        )
+        return _score(self.label, taken, self.seconds, f"it took {taken:.2f} s{_per_text(self.per)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,6 +225,10 @@ class TokensAtMost(LogCheck):
         """Pass within the bound; beyond, `value` is the bound over the tokens used."""
         used = sum(answer.tokens_in + answer.tokens_out for answer in _model_answers(trial))
         return _score(self.label, used, self.n, f"it used {used} tokens")
+
+
+def _per_text(per: Per) -> str:
+    return " per call" if per == "call" else ""
 
 
 def _require_bound(name: str, bound: float) -> None:

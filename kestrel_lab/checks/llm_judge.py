@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal, cast
 
 from kestrel_lab.answers.lenient_json import fit_to_schema
@@ -19,7 +19,7 @@ from kestrel_lab.core.json_types import Json, content_key, loads, values_in
 from kestrel_lab.core.messages import Message, ModelRequest
 from kestrel_lab.core.protocols import Entailed, Model, Trial
 from kestrel_lab.core.sanitize import head_tail, one_line
-from kestrel_lab.core.scores import Score
+from kestrel_lab.core.scores import ADDED_LATER, Score
 
 ATTEMPTS: Final = 3
 """How often the grader is asked for a score that can be read."""
@@ -75,15 +75,28 @@ class ModelGraded:
     at_least: float = 0.5
     """The score, from 0 to 1, from which on the check passes."""
     model: str = ""
+    models: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
+    """Several graders in place of `model`, each with one vote: it passes when more than half pass it, and
+    the score is the mean of theirs. A name that stands twice is asked twice.
+    """
 
     def __post_init__(self) -> None:
         if not self.rubric.strip() or not 0 < self.at_least <= 1:
             raise UsageError(f"graded needs a rubric, and at_least above 0 up to 1, not {self.at_least}")
+        if self.model and self.models:
+            raise UsageError("graded has one model or several models: leave one of the two out")
+
+    @property
+    def graders(self) -> tuple[str, ...]:
+        """The names of the models that are asked; empty for the suite's grader."""
+        return self.models or (self.model,)
 
     @property
     def label(self) -> str:
         """The check in words, before it is known who grades."""
-        return f"graded by {self.model or 'the grader'}: {one_line(self.rubric, 60)}"
+        return (
+            f"graded by {' + '.join(self.models) or self.model or 'the grader'}: {one_line(self.rubric, 60)}"
+        )
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass from `at_least` on; raises `CheckError` when there is no grader or it gives no opinion that
@@ -91,7 +104,23 @@ class ModelGraded:
         """
         if trial.grader is None:
             raise CheckError("a graded check works in a suite only, which says who grades")
-        grader = trial.grader(self.model)
+        votes = [await self._vote(trial, trial.grader(name)) for name in self.graders]
+        if len(votes) == 1:
+            return votes[0]
+        names = " + ".join(dict.fromkeys(vote.judge["model"] for vote in votes if vote.judge))
+        yes = sum(vote.passed for vote in votes)
+        passed = 2 * yes > len(votes)
+        reasons = "; ".join(vote.reason for vote in votes if vote.reason)
+        return Score(
+            check=f"graded by {names}: {one_line(self.rubric, 60)}",
+            passed=passed,
+            value=sum(vote.value for vote in votes) / len(votes),
+            reason="" if passed else f"{yes} of {len(votes)} graders pass it; {one_line(reasons, 300)}",
+            usage=sum((vote.usage for vote in votes if vote.usage), Usage()),
+            judge={"model": names, "prompt": hash_prompt(), "rubric": hash_rubric(self.rubric)},
+        )
+
+    async def _vote(self, trial: Trial, grader: Model) -> Score:
         score, why, usage = await grade_answer(
             grader, self.rubric, goal=trial.goal, answer=trial.answer, expected=trial.expected
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, Field, fields, is_dataclass
+from types import UnionType
+from typing import Any, Final, Literal, cast, get_args, get_origin, get_type_hints
 
 from kestrel_lab.checks.answer import (
     AnswerAbstains,
@@ -13,6 +14,16 @@ from kestrel_lab.checks.answer import (
     AnswerForm,
     AnswerMatches,
     AnswerSchema,
+)
+from kestrel_lab.checks.answer_forms import (
+    AnswerNumber,
+    Choice,
+    EndsWith,
+    IsJson,
+    IsSql,
+    IsXml,
+    Similar,
+    StartsWith,
 )
 from kestrel_lab.checks.behaviour import (
     CostAtMost,
@@ -23,6 +34,7 @@ from kestrel_lab.checks.behaviour import (
     ToolUsed,
     TurnsAtMost,
 )
+from kestrel_lab.checks.combined import AllOf, AnyOf, NamedCheck, Not
 from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
 from kestrel_lab.checks.grounding import AnswerCites, CitesWhatIsThere, Faithful, Grounded
@@ -32,12 +44,11 @@ from kestrel_lab.checks.retrieval import RecallAt, Recalled
 from kestrel_lab.checks.trajectory import ToolsInOrder, TrajectoryMatch
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.sanitize import one_line
 
-if TYPE_CHECKING:
-    from kestrel_lab.core.protocols import Check
-
 CHECKS: Final[dict[str, Any]] = {
+    "all_of": AllOf,
     "answer_abstains": AnswerAbstains,
     "answer_cites": AnswerCites,
     "answer_contains": AnswerContains,
@@ -45,19 +56,29 @@ CHECKS: Final[dict[str, Any]] = {
     "answer_form": AnswerForm,
     "answer_matches": AnswerMatches,
     "answer_schema": AnswerSchema,
+    "any_of": AnyOf,
+    "choice": Choice,
     "command_succeeds": CommandSucceeds,
     "cost_at_most": CostAtMost,
     "cited": CitesWhatIsThere,
+    "ends_with": EndsWith,
     "faithful": Faithful,
     "file_absent": FileAbsent,
     "file_contains": FileContains,
     "file_equals": FileEquals,
     "graded": ModelGraded,
     "grounded": Grounded,
+    "is_json": IsJson,
+    "is_sql": IsSql,
+    "is_xml": IsXml,
+    "not": Not,
+    "number": AnswerNumber,
     "python_check": PythonCheck,
     "recall_at": RecallAt,
     "recalled": Recalled,
     "seconds_at_most": SecondsAtMost,
+    "similar": Similar,
+    "starts_with": StartsWith,
     "tokens_at_most": TokensAtMost,
     "tool_at_most": ToolAtMost,
     "tool_not_used": ToolNotUsed,
@@ -67,7 +88,11 @@ CHECKS: Final[dict[str, Any]] = {
     "turns_at_most": TurnsAtMost,
 }
 """Every check's class, a dataclass, by the name it has in a suite file."""
+_BESIDE: Final = tuple(field.name for field in fields(NamedCheck) if field.name != "inner")
+"""Keys that may stand beside the name of any check."""
 
+CHECK_SCHEMA: Final[dict[str, Json]] = {"$comment": "Check"}
+"""Stands for the schema of a check, which is in a file's schema once: checks are made of checks."""
 _WORDS: Final = {
     str: "text",
     float: "a number",
@@ -83,19 +108,30 @@ def parse_check(item: Json, *, loosely: bool = False) -> Check:
 
     `{"tool_used": "grep"}` gives the check's first field its value, a list where that field holds several;
     `{"file_contains": {"path": "out.txt", "text": "hi"}}` names the fields. Raises `UsageError` that names
-    the unknown check or field and the nearest right one.
+    the unknown check or field and the nearest right one. `name`, `weight` and `at_least` may stand beside any
+    check.
     """
-    if not isinstance(item, dict) or len(item) != 1:
+    words = [name for name in item if name not in _BESIDE] if isinstance(item, dict) else []
+    if not isinstance(item, dict) or len(words) != 1:
         raise UsageError(
             f'a check is one name with a value, such as answer_contains: "42", not {one_line(repr(item))}'
         )
-    name, value = next(iter(item.items()))
+    (name,) = words
+    value = item[name]
     if name not in CHECKS:
         raise UsageError(f"{name!r} is not a check; {did_you_mean(name, CHECKS)}")
     kind = CHECKS[name]
-    given = value if isinstance(value, dict) else {fields(kind)[0].name: value}
+    given = value if isinstance(value, dict) and not _of_checks(kind) else {fields(kind)[0].name: value}
     check: Check = kind(**_arguments(name, kind, given, loosely=loosely))
+    if beside := {key: item[key] for key in _BESIDE if key in item}:
+        return NamedCheck(**_arguments(name, NamedCheck, {"inner": {name: value}} | beside, loosely=loosely))
     return check
+
+
+def _of_checks(kind: Any) -> bool:
+    """Return whether a check is made of checks: what it holds is then never a mapping of its fields."""
+    first = get_type_hints(kind)[fields(kind)[0].name]
+    return first is Check or Check in get_args(first)
 
 
 def check_definition(check: Check) -> dict[str, Json]:
@@ -105,8 +141,21 @@ def check_definition(check: Check) -> dict[str, Json]:
     if (own := getattr(check, "definition", None)) is not None:
         body: dict[str, Json] = own()
     else:
-        body = asdict(check) if is_dataclass(check) and not isinstance(check, type) else {}
+        parts = fields(check) if is_dataclass(check) else ()
+        given = {part.name: (getattr(check, part.name), part) for part in parts}
+        body = {
+            name: _defined(value)
+            for name, (value, part) in given.items()
+            if not (part.metadata.get("added_later") and value == part.default)
+        }
     return {"check": type(check).__name__, "label": check.label, **body}
+
+
+def _defined(value: Any) -> Json:
+    """Return a field of a check as JSON; checks that it holds by their own definitions."""
+    if isinstance(value, tuple):
+        return [_defined(item) for item in value]
+    return check_definition(value) if is_dataclass(value) else value
 
 
 def checks_schema() -> dict[str, Json]:
@@ -117,19 +166,29 @@ def checks_schema() -> dict[str, Json]:
 def _check_schema(name: str, kind: Any) -> dict[str, Json]:
     types = get_type_hints(kind)
     properties: dict[str, Json] = {field.name: _field_schema(types[field.name]) for field in fields(kind)}
-    required: list[Json] = [field.name for field in fields(kind) if field.default is MISSING]
+    beside = {key: _field_schema(get_type_hints(NamedCheck)[key]) for key in _BESIDE}
+    required: list[Json] = [field.name for field in fields(kind) if _is_required(field)]
     forms: list[Json] = [
         {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     ]
     first = fields(kind)[0].name
-    if len(required) <= 1 and get_origin(types[first]) is not dict:
+    if _of_checks(kind):
+        forms = [properties[first]]
+    elif len(required) <= 1 and get_origin(types[first]) is not dict:
         forms.insert(0, properties[first])
     return {
         "type": "object",
-        "properties": {name: {"description": (kind.__doc__ or "").partition("\n")[0], "anyOf": forms}},
+        "properties": {
+            name: {"description": (kind.__doc__ or "").partition("\n")[0], "anyOf": forms},
+            **beside,
+        },
         "required": [name],
         "additionalProperties": False,
     }
+
+
+def _is_required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _field_schema(kind: Any) -> dict[str, Json]:
@@ -138,6 +197,10 @@ def _field_schema(kind: Any) -> dict[str, Json]:
         return {"anyOf": [item, {"type": "array", "items": item}]}
     if get_origin(kind) is Literal:
         return {"enum": [word for word in get_args(kind) if word]}
+    if kind is Check:
+        return dict(CHECK_SCHEMA)
+    if isinstance(kind, UnionType):
+        return _field_schema(get_args(kind)[0])
     return {} if kind is Any else {"type": _JSON_TYPES[get_origin(kind) or kind]}
 
 
@@ -149,7 +212,7 @@ def _arguments(name: str, kind: Any, given: Mapping[str, Json], *, loosely: bool
         if key not in known:
             raise UsageError(f"{name} has no {key!r}; {did_you_mean(key, known)}")
         found[key] = _typed_value(f"{name}.{key}", types[key], value, loosely=loosely)
-    if missing := [key for key, field in known.items() if key not in found and field.default is MISSING]:
+    if missing := [key for key, field in known.items() if key not in found and _is_required(field)]:
         raise UsageError(
             f"{name} needs {' and '.join(missing)}: write {name}: "
             f"{{{', '.join(f'{key}: …' for key in missing)}}}"
@@ -163,6 +226,10 @@ def _typed_value(place: str, kind: Any, value: Json, *, loosely: bool) -> object
     """
     if kind is Any:
         return value
+    if kind is Check:
+        return parse_check(value, loosely=loosely)
+    if isinstance(kind, UnionType):  # a value, or none where the key is left out
+        kind = get_args(kind)[0]
     if get_origin(kind) is tuple:
         items = value if isinstance(value, list) else [value]
         return tuple(_typed_value(place, get_args(kind)[0], item, loosely=loosely) for item in items)

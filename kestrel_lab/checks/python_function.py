@@ -90,7 +90,14 @@ def score_of(label: str, said: object, function: str = "") -> Score:
         usage = said.usage if isinstance(said.usage, Usage) else None
         judge = {str(k): str(v) for k, v in said.judge.items()} if isinstance(said.judge, Mapping) else None
         return Score(
-            check=label, passed=bool(passed), value=float(number), reason=text, usage=usage, judge=judge
+            check=label,
+            passed=bool(passed),
+            value=float(number),
+            reason=text,
+            usage=usage,
+            judge=judge,
+            name=str(said.name),
+            weight=float(said.weight),
         )
     return Score(
         check=label,

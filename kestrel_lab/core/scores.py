@@ -1,10 +1,16 @@
 """The score that a check formed, and the base of checks that read the log alone."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
+from typing import ClassVar, Final
 
 from kestrel_lab.core.calls import Usage
+
+ADDED_LATER: Final = MappingProxyType({"added_later": True})
+"""Metadata of a field that a check got after results were stored: with its default it is left out of the
+check's definition, so these results still stand.
+"""
 
 
 def plain_number(value: object) -> bool | float | None:
@@ -38,6 +44,17 @@ class Score:
     """What forming the opinion consumed, when a model was asked for it; in no number of the run itself."""
     judge: Mapping[str, str] | None = None
     """Of a verdict of a model: `model`, and the hashes of its `prompt` and of the `rubric`."""
+    name: str = ""
+    """The name that the suite gives it; scores of one name are one metric."""
+    weight: float = 1.0
+    """How much `value` counts in the score of the trial; a check of weight 0 decides nothing."""
+
+
+def weighted_value(scores: Iterable[Score]) -> float:
+    """Return the mean value of scores by their weights; 1 where nothing has weight."""
+    weighed = [(score.value, score.weight) for score in scores]
+    total = sum(weight for _, weight in weighed)
+    return sum(value * weight for value, weight in weighed) / total if total else 1.0
 
 
 class LogCheck:

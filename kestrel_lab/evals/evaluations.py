@@ -195,17 +195,18 @@ class Evaluations(Reading, Arms):
         commit: str | None = None,
         by: str = "config",
         metrics: Sequence[str] = (),
+        tries: bool = False,
         **parts: Unpack[Selection],
     ) -> StoredSummary:
-        """Summarise the stored trials of a suite `by` config, family or scenario: every metric with its
-        interval; nothing is run.
+        """Summarise the stored trials of a suite `by` config, family, scenario or any column of a frame:
+        every metric with its interval; nothing is run. With `tries` also pass@k and pass^k for every k.
 
         They are those of `commit`, or of the commit that was tried last, and of the selected parts of the
-        suite. Any number of trials takes little memory.
+        suite. By config, family and scenario any number of trials takes little memory.
         """
         from kestrel_lab.evals.stored.summary import summarise_stored
 
-        return summarise_stored(self._lab, suite, commit=commit, by=by, metrics=metrics, **parts)
+        return summarise_stored(self._lab, suite, commit=commit, by=by, metrics=metrics, tries=tries, **parts)
 
     def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
         """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)`

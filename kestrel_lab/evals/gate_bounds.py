@@ -14,7 +14,9 @@ from kestrel_lab.evals.metrics import METRICS
 SUCCESS: Final = "success_rate"
 AT_LEAST: Final = "cost_at_least"
 """The known part of a cost; only there where calls have no known price."""
-_NAMED: Final = re.compile(r"recall@[1-9]\d*|concerns:[a-z]+|found:\w+")
+SCORE: Final = "score"
+"""The mean value of the checks of a trial by their weights; `score:NAME` that of checks of this name."""
+_NAMED: Final = re.compile(r"recall@[1-9]\d*|concerns:[a-z]+|found:\w+|score(:.+)?")
 """Shares that only some trials have."""
 
 
@@ -24,7 +26,8 @@ class Gate:
 
     metric: str
     """`success_rate`, one of `METRICS`, or `recall@10` and the like: what `recall_at` checks with that k
-    found; or `concerns:files` and the like; or `found:loop` and the like, of scanners.
+    found; `concerns:files` and the like; `found:loop` and the like, of scanners; `score`, or `score:NAME` of
+    checks with a name.
     """
     at_least: float | None = None
     at_most: float | None = None
@@ -34,7 +37,7 @@ class Gate:
     """The family of scenarios that it applies to; empty for all of them together."""
 
     def __post_init__(self) -> None:
-        known = [SUCCESS, *METRICS, "recall@10", "concerns:files", "found:loop"]
+        known = [SUCCESS, *METRICS, SCORE, "recall@10", "concerns:files", "found:loop"]
         if self.metric not in known and not _NAMED.fullmatch(self.metric):
             raise UsageError(
                 f"there is no metric {self.metric!r} to set a bound for; {did_you_mean(self.metric, known)}"

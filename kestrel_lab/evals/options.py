@@ -4,15 +4,39 @@ behind it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Reporter
 
 Configs = Sequence[str] | Mapping[str, Any]
 """Names of a suite's configurations, or models by new names: a model's name, a model, or a `Config`."""
+
+
+_AT_LEAST: Final = re.compile(r"at_least_([1-9]\d{0,3})")
+REDUCERS: Final = ("mean", "mode", "max", "min", "at_least_K")
+"""How the trials of a scenario become one: the share that passed, whether more than half did, one did, all
+did, or at least K did.
+"""
+
+
+def least_passes(reducer: str) -> int:
+    """Return the K of `at_least_K`, 1 for other reducers; raises `UsageError` for an unknown one."""
+    if match := _AT_LEAST.fullmatch(reducer):
+        return int(match[1])
+    if reducer not in REDUCERS[:-1]:
+        raise UsageError(f"there is no reducer {reducer!r}: {', '.join(REDUCERS)}")
+    return 1
+
+
+def check_reducer(reducer: str) -> str:
+    """Return the name of a reducer; raises `UsageError` for an unknown one."""
+    least_passes(reducer)
+    return reducer
 
 
 class Selection(TypedDict, total=False):

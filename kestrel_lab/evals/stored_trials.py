@@ -53,7 +53,7 @@ class EvalRow:
         """
         if self.outcome != "fail":
             return "" if self.outcome == "pass" else self.reason
-        failed = [score for score in self.scores if not score["passed"]]
+        failed = failed_scores(self.scores)
         # A reason ends with the failed checks, see `outcome_of`, that of an imported trial with their names.
         # What stands before them is the run's end.
         ended = self.reason.removesuffix(failed_text((one["check"], one["reason"]) for one in failed))
@@ -93,6 +93,11 @@ class EvalRow:
     def scores(self) -> list[dict[str, Any]]:
         """What its checks said."""
         return list(self.result["scores"])
+
+
+def failed_scores(scores: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the stored scores that did not pass and count: a check of weight 0 is only measured."""
+    return [score for score in scores if not score["passed"] and score.get("weight", 1)]
 
 
 def failed_text(checks: Iterable[tuple[str, str]]) -> str:

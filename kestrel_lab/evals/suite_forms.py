@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from kestrel_lab.checks.parse import checks_schema, parse_check
+from kestrel_lab.checks.parse import CHECK_SCHEMA, parse_check
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Check
@@ -58,7 +58,7 @@ def _check(written: Any, context: Mapping[str, Any]) -> Check:
     return parse_check(written, loosely=context.get("loosely", False))
 
 
-CheckForm = Annotated[Any, WithJsonSchema(checks_schema())]
+CheckForm = Annotated[Any, WithJsonSchema(CHECK_SCHEMA)]
 CheckItem = Annotated[Check, WrittenAs(CheckForm, _check)]
 
 

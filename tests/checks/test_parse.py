@@ -11,6 +11,16 @@ from kestrel_lab.checks.answer import (
     AnswerMatches,
     AnswerSchema,
 )
+from kestrel_lab.checks.answer_forms import (
+    AnswerNumber,
+    Choice,
+    EndsWith,
+    IsJson,
+    IsSql,
+    IsXml,
+    Similar,
+    StartsWith,
+)
 from kestrel_lab.checks.behaviour import (
     CostAtMost,
     SecondsAtMost,
@@ -20,6 +30,7 @@ from kestrel_lab.checks.behaviour import (
     ToolUsed,
     TurnsAtMost,
 )
+from kestrel_lab.checks.combined import AllOf, AnyOf, Not
 from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
 from kestrel_lab.checks.grounding import AnswerCites, CitesWhatIsThere, Faithful, Grounded
@@ -31,6 +42,17 @@ from kestrel_lab.checks.trajectory import ToolsInOrder, TrajectoryMatch
 from kestrel_lab.core.errors import UsageError
 
 WRITTEN = [
+    ({"all_of": [{"starts_with": "a"}]}, AllOf(checks=(StartsWith(texts=("a",)),))),
+    ({"any_of": [{"ends_with": "a"}]}, AnyOf(checks=(EndsWith(texts=("a",)),))),
+    ({"choice": "B"}, Choice(right=("B",))),
+    ({"is_json": True}, IsJson()),
+    ({"is_sql": {"dialect": "sqlite"}}, IsSql(dialect="sqlite")),
+    ({"is_xml": {"alone": False, "elements": "a"}}, IsXml(alone=False, elements=("a",))),
+    ({"not": {"number": 1}}, Not(inner=AnswerNumber(value=1))),
+    ({"number": {"value": 1, "tolerance": 0.5}}, AnswerNumber(value=1, tolerance=0.5)),
+    ({"similar": "x"}, Similar(texts=("x",))),
+    ({"ends_with": ["a"]}, EndsWith(texts=("a",))),
+    ({"starts_with": ["a"]}, StartsWith(texts=("a",))),
     ({"answer_abstains": True}, AnswerAbstains()),
     ({"answer_abstains": False}, AnswerAbstains(expected=False)),
     ({"answer_cites": ["a.py", "b.py"]}, AnswerCites(sources=("a.py", "b.py"))),

@@ -117,7 +117,7 @@ def test_wrong_parts_are_told(folder: Path, words: tuple[str, ...], message: str
     [
         (
             ("summary", "suite.yaml", "--by", "famly"),
-            "trials are grouped by config, family, scenario, not by 'famly'",
+            "there is no column 'famly' to group by; did you mean 'family'?",
         ),
         (("summary", "suite.yaml", "-m", "recal@10"), "did you mean 'recall@10'?"),
         (

@@ -351,7 +351,16 @@ def summarise_trials(
     suite: Suite,
     *,
     commit: Commit = None,
-    by: Annotated[str, typer.Option(help="Group the rows by config, family or scenario.")] = "config",
+    by: Annotated[
+        str,
+        typer.Option(
+            help="Group the rows by config, family, scenario, or any column of the frame: metadata of "
+            "scenarios, outcome, model."
+        ),
+    ] = "config",
+    tries: Annotated[
+        bool, typer.Option("--tries", help="Show pass@k and pass^k for every k up to the epochs.")
+    ] = False,
     metric: Annotated[
         list[str] | None, typer.Option("--metric", "-m", help="Show this metric; may be repeated.")
     ] = None,
@@ -365,7 +374,7 @@ def summarise_trials(
     found = (
         frontend_of(ctx)
         .lab()
-        .evals.stored(suite, commit=commit, by=by, metrics=metric or [], **asdict(parts))
+        .evals.stored(suite, commit=commit, by=by, metrics=metric or [], tries=tries, **asdict(parts))
     )
     save_outputs(found, csv=csv)
     if plot is not None:

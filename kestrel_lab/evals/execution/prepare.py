@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kestrel_lab.checks.combined import each_check
 from kestrel_lab.checks.grounding import Faithful
 from kestrel_lab.checks.llm_judge import ModelGraded
 from kestrel_lab.checks.python_function import PythonCheck
@@ -58,7 +59,8 @@ class PreparedSuite:
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Scenarios that cannot be run here, and why."""
     graders: Mapping[str, Model] = field(default_factory=dict)
-    """Models that judge, by the name that `graded` checks have for them; empty for the suite's."""
+    """Models that judge or play the user, by the name that checks and users have for them; empty for the
+    suite's."""
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """The functions that `python_check`s name."""
     recordings: Recordings | None = None
@@ -168,6 +170,17 @@ class TunedModel(ModelWrapper):
         return await self.model(self.params.over(request), on_delta)
 
 
+def _graders_of(scenario: Scenario) -> set[str]:
+    """Return the names of the models that a scenario asks beside the agent's."""
+    names = set() if scenario.user is None else {scenario.user.model}
+    for check in each_check(scenario.checks):
+        if isinstance(check, ModelGraded):
+            names.update(check.graders)
+        elif isinstance(check, Faithful):
+            names.add(check.model)
+    return names
+
+
 def prepare_suite(
     lab: Services, suite: Suite, *, models: Mapping[str, Model] | None = None, skip_missing: bool = False
 ) -> PreparedSuite:
@@ -192,12 +205,10 @@ def prepare_suite(
         try:
             toolboxes[scenario.id] = _toolbox(lab, own, scenario)
             sources[scenario.id] = workspace_source(suite, scenario, lab.home)
-            for check in scenario.checks:
-                if isinstance(check, ModelGraded | Faithful) and check.model not in graders:
-                    graders[check.model] = _chosen(
-                        lab, suite, check.model or suite.grader, as_written=True, replay=replay
-                    )
-                elif isinstance(check, PythonCheck) and check.function not in functions:
+            for name in _graders_of(scenario) - set(graders):
+                graders[name] = _chosen(lab, suite, name or suite.grader, as_written=True, replay=replay)
+            for check in each_check(scenario.checks):
+                if isinstance(check, PythonCheck) and check.function not in functions:
                     functions[check.function] = load_judge(
                         check.function, _folder_of_check(suite, check.function), suite.root
                     )

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.gate_bounds import SUCCESS
 from kestrel_lab.evals.labels.labelled_result import LabelledResult
@@ -28,7 +27,7 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries import result_table
 from kestrel_lab.evals.summaries.corrected_rates import with_annotations
-from kestrel_lab.evals.summaries.streaming_summary import Group, grading_cost, reduce_rows
+from kestrel_lab.evals.summaries.streaming_summary import grading_cost, reduce_rows
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
 
@@ -119,7 +118,8 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
         return unit_frame(self.summaries(), units=result_table.UNITS).set_index("config")
 
     def by(self, group: str) -> pd.DataFrame:
-        """Return one row per configuration and `family`, `scenario`, `check` or kind of `concern`.
+        """Return one row per configuration and `family`, `scenario`, `check`, kind of `concern`, or value of
+        any other column of `frame`, metadata of scenarios among them.
 
         By family and scenario: `success_rate` and every metric, `recall@k` among them where checks ask for
         it, each with `…_low` and `…_high`. By check: how often it passed in the trials that were judged,
@@ -128,7 +128,7 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
         was reviewed, which `verify: warn` of a configuration, or more, asks for. Intervals are of 95 %,
         clustered by scenario.
         """
-        from kestrel_lab.evals.summaries.breakdowns import check_rates
+        from kestrel_lab.evals.summaries.breakdowns import check_rates, grouped_by_column
 
         match group:
             case "check":
@@ -144,9 +144,8 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
                     reduce_rows(self._labelled(), self.suite.count_errors).grouped(group),
                     units=result_table.INTERVAL_UNITS,
                 )
-        raise UsageError(
-            f"trials are grouped by {', '.join(get_args(Group))}, check or concern, not by {group!r}"
-        )
+        records = grouped_by_column(self._labelled(), self.suite.count_errors, group, group)
+        return unit_frame(records, units=result_table.INTERVAL_UNITS)
 
     def frontier(self, price: str = "cost_estimate") -> Frontier:
         """Return the Pareto front of success rate against `price`, a cost or a time: the configurations that
@@ -169,20 +168,33 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
 
         return unit_frame(list(recall_rows(self.suite, self.rows, self.store)), columns=list(RECALL_COLUMNS))
 
-    def pass_at(self, k: int) -> pd.DataFrame:
-        """One row per configuration: what to expect of `k` tries at a scenario, averaged over scenarios.
+    def pass_at(self, k: int | None = None) -> pd.DataFrame:
+        """One row per configuration: what to expect of `k` tries at a scenario, averaged over scenarios; with
+        no `k` a row for each up to the fewest trials of a scenario.
 
         `pass_at` is the chance that at least one try passes (pass@k), `pass_hat` that all do (pass^k), each
         an unbiased estimate with its 95 % interval `…_low` and `…_high`, clustered by scenario;
         `evals.stats.pass_at_k` names the sources. Raises `UsageError` unless every scenario has `k` trials
         that count.
         """
+        if k is None:
+            tries = reduce_rows(self.rows, self.suite.count_errors, grouping=False).tries()
+            return unit_frame(tries).set_index(["config", "k"])
         groups: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows:
             groups.setdefault(row.config, []).append(result_table.trial_record(row, self.suite.count_errors))
         return unit_frame(
             [{"config": name, **pass_rates(records, k)} for name, records in groups.items()]
         ).set_index("config")
+
+    def reduced(self, how: str = "") -> pd.DataFrame:
+        """One row per configuration: the share of scenarios that pass once their trials are reduced to one.
+
+        `how` is `mean`, `mode` (more than half passed), `max` (one passed), `min` (all passed) or
+        `at_least_K`; by default the suite's `reducer`.
+        """
+        records = reduce_rows(self.rows, self.suite.count_errors, grouping=False)
+        return unit_frame(records.reduced(how or self.suite.reducer)).set_index("config")
 
     def plot(self, metric: str = "", by: str = "") -> Figure:
         """Draw success rates with intervals, and success against cost and working time with the Pareto front;
@@ -338,7 +350,9 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
         rows = self._labelled()
         labels = tuple((row.id, row.result["label"]) for row in rows if "label" in row.result)
         if labels not in self._summaries:
-            self._summaries[labels] = result_table.summarise_configurations(rows, self.suite.count_errors)
+            self._summaries[labels] = result_table.summarise_configurations(
+                rows, self.suite.count_errors, self.suite.reducer
+            )
         return [dict(summary) for summary in self._summaries[labels]]
 
     def _labelled(self) -> list[EvalRow]:

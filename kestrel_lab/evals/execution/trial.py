@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from kestrel_lab.checks.python_function import awaited, score_of
 from kestrel_lab.core.errors import (
@@ -38,8 +38,9 @@ from kestrel_lab.evals.execution.prepare import PreparedSuite
 from kestrel_lab.evals.execution.workspaces import trial_workspace
 from kestrel_lab.evals.metrics import measure_run, own_metrics
 from kestrel_lab.evals.seed_notes import store_seed_notes
-from kestrel_lab.evals.stored_trials import EvalRow, failed_text
-from kestrel_lab.evals.suite import Config, Scenario
+from kestrel_lab.evals.stored_trials import EvalRow, failed_scores, failed_text
+from kestrel_lab.evals.suite import Config, Scenario, SetupCommand
+from kestrel_lab.evals.summaries.streaming_summary import mean_score
 from kestrel_lab.runtime.context.dependencies import NoMemory
 from kestrel_lab.runtime.operations.intake import conversation_plan
 from kestrel_lab.runtime.options import ConfigOptions, guidance_names, table
@@ -162,6 +163,7 @@ async def run_trial(
         )
         options: ConfigOptions = {**_UNSAID, **config.options}
         turns, bounds = (scenario.goal, *scenario.turns), ready.limits(scenario, config, lab.limits)
+        user = None if scenario.user is None else scenario.user.definition()
         if config.learning:
             await store_seed_notes(ports.memory, scenario.notes, str(workspace.root))
 
@@ -179,11 +181,11 @@ async def run_trial(
                 instructions=ready.told(scenario, config),
                 config=config.name,
                 scenario=scenario.id,
-                plan=conversation_plan(turns, toolbox.names)
-                if scenario.turns and goal == scenario.goal
+                plan=conversation_plan(turns, toolbox.names, user)
+                if (scenario.turns or user) and goal == scenario.goal
                 else ready.plans[config.name],
                 inputs=config.inputs,
-                resolve=models.resolve,
+                resolve=lambda name: (models.grader if name in ready.graders else models.resolve)(name),
                 ports=ports,
                 output=scenario.output or None,
                 **options,
@@ -192,7 +194,12 @@ async def run_trial(
         run, broke = await _run_earlier_tasks(lab, ask, begin, workspace)
         if run is None or not broke:
             run = begin(scenario.goal)
-            broke = await _finish(run)
+            if broke:  # a row names a run: this one does nothing
+                run.cancel()
+                if run.task is not None:
+                    await asyncio.wait([run.task])
+            else:
+                broke = await _finish(run)
         # Everything is on disk when a wait ends; `Run.records` would make the disk wait once more.
         records = tuple(lab.store.records(run.id))
         judged = (
@@ -284,6 +291,10 @@ async def _run_earlier_tasks(
     """
     run = None
     for goal in ask.scenario.before:
+        if isinstance(goal, SetupCommand):
+            if wrong := await goal.run(place, lab.sandbox):
+                return run, wrong
+            continue
         run = begin(goal)
         broke = await _finish(run)
         if broke or run.status is not RunStatus.COMPLETE:
@@ -319,25 +330,35 @@ async def _judge(run: Run, scenario: Scenario, trial: Trial) -> _Judged:
         return _Judged(
             outcome="fail", reason=f"wanted to call {tools}, which only a person may allow", scores=scores
         )
-    outcome, reason = outcome_of(
-        trial.records, end, [(score.check, score.passed, score.reason) for score in scores]
-    )
+    stored = [score_json(score) for score in scores]
+    outcome, reason = outcome_of(trial.records, end, stored, scenario.at_least)
     return _Judged(outcome=outcome, reason=reason, scores=scores, finish=end.finish)
 
 
 def outcome_of(
-    records: Sequence[Record], end: RunFinished, checks: Iterable[tuple[str, bool, str]]
+    records: Sequence[Record],
+    end: RunFinished,
+    scores: Sequence[dict[str, Any]],
+    at_least: float | None = None,
 ) -> tuple[Outcome, str]:
-    """Return the outcome of a run that came to an end, and why: by its end first, then by its checks (label,
-    passed, reason).
+    """Return the outcome of a run that came to an end, and why: by its end first, then by its stored scores.
+
+    All that have weight have to pass, or with `at_least` their mean value by weight has to reach it.
     """
     if hung := hung_endpoint(records, end):
         return "error", hung
     if end.outcome in ("limit", "unmet"):
         return "fail", end.reason
-    failed = [(label, reason) for label, passed, reason in checks if not passed]
+    failed = failed_scores(scores)
+    told = failed_text((str(score["check"]), str(score["reason"])) for score in failed)
     ending = end.reason if end.finish else ""
-    return ("fail" if failed else "pass"), "; ".join(filter(None, (ending, failed_text(failed))))
+    if at_least is not None:
+        score = mean_score(scores)
+        if not score < at_least - 1e-9:  # 2 / 3 written as .67 is not meant; nothing with weight is a pass
+            return "pass", ending
+        ending = "; ".join(filter(None, (ending, f"score {score:.3g}, needed {at_least:g}")))
+        return "fail", "; ".join(filter(None, (ending, told)))
+    return ("fail" if failed else "pass"), "; ".join(filter(None, (ending, told)))
 
 
 def hung_endpoint(records: Sequence[Record], end: RunFinished) -> str:
@@ -400,6 +421,7 @@ def _result(
 ) -> dict[str, Json]:
     return {
         "family": ask.scenario.family,
+        **({"metadata": dict(ask.scenario.metadata)} if ask.scenario.metadata else {}),
         "weight": ask.scenario.weight,
         "model": model_name,
         "model_kind": model_kind,
@@ -428,4 +450,8 @@ def score_json(score: Score) -> dict[str, Json]:
     }
     if score.usage is not None:
         own["usage"] = asdict(score.usage)
+    if score.name:
+        own["name"] = score.name
+    if score.weight != 1:
+        own["weight"] = score.weight
     return own if score.judge is None else {**own, "judge": dict(score.judge)}

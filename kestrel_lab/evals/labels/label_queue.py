@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from kestrel_lab.checks.combined import each_check
 from kestrel_lab.checks.llm_judge import ModelGraded, hash_rubric
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import (
@@ -243,7 +244,9 @@ def check_words(check: object) -> str:
 
 def suite_rubric(suite: Suite) -> str:
     """Return the rubric that all `graded` checks of a suite have, or a general one."""
-    rubrics = {c.rubric for one in suite.scenarios for c in one.checks if isinstance(c, ModelGraded)}
+    rubrics = {
+        c.rubric for one in suite.scenarios for c in each_check(one.checks) if isinstance(c, ModelGraded)
+    }
     return rubrics.pop() if len(rubrics) == 1 else RUBRIC
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, group_by_cluster, share_of
+from kestrel_lab.evals.options import least_passes
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, group_by_cluster, share_of
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -73,6 +74,24 @@ def pass_rates_of_counts(counts: Sequence[tuple[int, int, float]], k: int) -> di
         )
         told |= found.columns(name)
     return told
+
+
+def reduced_rate_of_counts(counts: Sequence[tuple[int, int, float]], how: str) -> Interval:
+    """Return the weighted mean over scenarios of what `how` makes of their trials, with its 95 % interval,
+    from the trials, passes and weight of each scenario.
+
+    A scenario without a trial that counts is left out, and for `at_least_K` one with fewer than K: it could
+    not have passed so often.
+    """
+    least = least_passes(how)
+    kept = [(n, c, weight) for n, c, weight in counts if n >= least]
+    values = [
+        c / n
+        if how == "mean"
+        else float({"mode": 2 * c > n, "max": c > 0, "min": c == n}.get(how, c >= least))
+        for n, c, _ in kept
+    ]
+    return share_of(group_by_cluster(values, weights=[weight for *_, weight in kept])) if kept else NOTHING
 
 
 def _require(n: int, c: int, k: int) -> None:

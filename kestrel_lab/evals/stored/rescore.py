@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
+from kestrel_lab.checks.combined import each_check, is_single, needs_of
 from kestrel_lab.checks.python_function import PythonCheck, awaited, score_of
 from kestrel_lab.core.errors import CheckError, UsageError, error_boundary
 from kestrel_lab.core.events.union import Record, RunFinished, RunStarted, ToolCalled
@@ -223,7 +224,7 @@ def stored_commit(lab: Services, suite: Suite, commit: str | None) -> str:
 
 def _functions(suite: Suite) -> Callable[[str], Callable[..., Any]]:
     folder = suite.path.parent if suite.path else None
-    checks = (check for scenario in suite.scenarios for check in scenario.checks)
+    checks = (check for scenario in suite.scenarios for check in each_check(scenario.checks))
     names = {check.function for check in checks if isinstance(check, PythonCheck)}
     return {name: load_judge(name, folder, suite.root) for name in names}.__getitem__
 
@@ -314,7 +315,7 @@ class Judge:
             else:
                 needing.append(f"{told}; its old score stands")
                 scores.append({**before, "kept": True})
-        outcome, reason = _outcome(row, records, scores, missing)
+        outcome, reason = _outcome(row, records, scores, missing, scenario.at_least)
         result: dict[str, Any] = {**row.result, "outcome": outcome, "reason": reason, "scores": scores}
         result["rescored"] = {"suite": self.suite_hash, "from": row.id, "at": time.time(), "kept": needing}
         own, unusable = own_metrics(records, self.suite.metrics)
@@ -341,7 +342,11 @@ async def _replay_environment(environment: Environment, records: Sequence[Record
 
 
 def _outcome(
-    row: EvalRow, records: Sequence[Record], scores: Sequence[dict[str, Any]], missing: Sequence[str]
+    row: EvalRow,
+    records: Sequence[Record],
+    scores: Sequence[dict[str, Any]],
+    missing: Sequence[str],
+    at_least: float | None,
 ) -> tuple[str, str]:
     """Return outcome and reason by the rules of a trial: how the run ended comes before what checks say."""
     before = row.reason
@@ -352,18 +357,19 @@ def _outcome(
         return "error", "; ".join(missing)
     if end is None:
         return ("error" if row.outcome == "error" else "fail"), before
-    return outcome_of(
-        records, end, [(str(score["check"]), score["passed"], score["reason"]) for score in scores]
-    )
+    return outcome_of(records, end, scores, at_least)
 
 
 def _missing_needs(check: Check, function: Callable[[str], Any], folder: Path | None) -> str:
     """Return what the check needs beside the log and the trial's folder, if that was kept; empty for
     nothing.
     """
-    needs = str(getattr(check, "needs", "the workspace"))
-    if isinstance(check, PythonCheck) and getattr(function(check.function), "from_log", False):
-        return ""
+    needs = needs_of(
+        one
+        for one in each_check((check,))
+        if is_single(one)
+        and not (isinstance(one, PythonCheck) and getattr(function(one.function), "from_log", False))
+    )
     return "" if not needs or (needs == "the workspace" and folder is not None) else needs
 
 

@@ -17,8 +17,15 @@ from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
 from kestrel_lab.evals.stored.rescore import each_stored, is_selected, stored_commit
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.evals.summaries.breakdowns import grouped_by_column
 from kestrel_lab.evals.summaries.corrected_rates import corrected_text, with_annotations
-from kestrel_lab.evals.summaries.result_table import INTERVAL_UNITS, broke_text, label_kind, with_unit
+from kestrel_lab.evals.summaries.result_table import (
+    INTERVAL_UNITS,
+    broke_text,
+    format_percent,
+    label_kind,
+    with_unit,
+)
 from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, MissedItems, missed_table
 from kestrel_lab.evals.summaries.streaming_summary import Group, reduce_rows
 from kestrel_lab.runtime.options import takes_options
@@ -46,13 +53,16 @@ class StoredSummary(PartsView):
 
     suite: str
     commit: str
-    by: Group
+    by: str
+    """`config`, or a column of trials."""
     records: tuple[dict[str, Any], ...]
     """One per configuration and group: `success_rate` and each metric, with `…_low` and `…_high`."""
     metrics: tuple[str, ...] = ()
     """The metrics to show; `SHOWN` when empty."""
     missed: tuple[tuple[str, ...], ...] = ()
     """What checks `recall_at` wanted and did not find: cells under `MISSED_HEADINGS`."""
+    tries: tuple[dict[str, Any], ...] = ()
+    """The chances of k tries, for every k, where they were asked for; see `Reducer.tries`."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -101,16 +111,19 @@ class StoredSummary(PartsView):
         )
 
     def parts(self) -> Iterable[Part]:
-        """Return the table, and what was wanted and not found."""
+        """Return the table, the chances of k tries, and what was wanted and not found."""
+        first: list[Part] = [Table(*self.table())]
+        if self.tries:
+            first += ["", "chances of k tries at a scenario (95 %)", Table(*_tries_table(self.tries))]
         if not self.missed:
-            return [Table(*self.table())]
+            return first
         more = (
             f", the first {MISSED} of {len(self.missed)}; all: EvalResult.recall()"
             if len(self.missed) > MISSED
             else ""
         )
         return [
-            Table(*self.table()),
+            *first,
             "",
             f"wanted and not found{more}",
             Table(MISSED_HEADINGS, self.missed[:MISSED]),
@@ -141,6 +154,7 @@ def summarise_stored(
     commit: str | None = None,
     by: str = "config",
     metrics: Sequence[str] = (),
+    tries: bool = False,
     **parts: Unpack[Selection],
 ) -> StoredSummary:
     """Summarise the stored trials of a suite at a commit, those of a bisection left out; see
@@ -148,13 +162,19 @@ def summarise_stored(
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     group = next((known for known in get_args(Group) if known == by), None)
-    if group is None:
-        raise UsageError(f"trials are grouped by {', '.join(get_args(Group))}, not by {by!r}")
     sha = stored_commit(lab, loaded, commit)
     lacking = MissedItems()
     found = filter(is_selected(loaded, parts), each_stored(lab, loaded, sha))
     rows = with_annotations(lacking.noting(found), lab.store)
-    records = sorted(reduce_rows(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
+    chances: Sequence[dict[str, Any]] = ()
+    if group is not None:
+        reducer = reduce_rows(rows, loaded.count_errors)
+        records = sorted(reducer.grouped(group), key=_place(loaded, group))
+        chances = reducer.tries() if tries and records else ()
+    else:
+        every = list(rows)
+        records = grouped_by_column(every, loaded.count_errors, by, by)
+        chances = reduce_rows(every, loaded.count_errors, grouping=False).tries() if tries and every else ()
     if not records:
         msg = (
             f"no trials of what was asked for are stored at {sha[:10] or 'no commit'}: ask for more of "
@@ -165,10 +185,11 @@ def summarise_stored(
     summary = StoredSummary(
         suite=loaded.name,
         commit=sha,
-        by=group,
+        by=by,
         records=tuple(records),
         metrics=tuple(metrics),
         missed=tuple(missed),
+        tries=tuple(chances),
     )
     for name in metrics:
         if name not in summary.known:
@@ -176,6 +197,21 @@ def summarise_stored(
                 f"there is no metric {name!r} in these trials; {did_you_mean(name, summary.known)}"
             )
     return summary
+
+
+def _tries_table(tries: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [
+            one["config"],
+            str(one["k"]),
+            *(
+                format_percent(*(one[f"{name}{end}"] for end in ("", "_low", "_high")))
+                for name in ("pass_at", "pass_hat")
+            ),
+        ]
+        for one in tries
+    ]
+    return ["configuration", "k", "one passes: pass@k", "all pass: pass^k"], rows
 
 
 def _place(suite: Suite, by: Group) -> Callable[[dict[str, Any]], tuple[int, int]]:

@@ -16,6 +16,7 @@ from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.expressions.templates import references_in, render_template
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.suites.row_filters import is_filtered, needed_names, render_filtered
 
 MAX_ROWS: Final = 1_000_000
 _FIELD: Final = 10_000_000
@@ -76,20 +77,41 @@ def select_rows(
 def check_columns(template: Json, rows: Sequence[Row]) -> None:
     """Raise `UsageError` for a name in the template that no row has, once and not for every row."""
     known = {name for row in rows for name in _scope(row)}
-    for path in references_in(template):
-        if path.root not in known:
-            raise UsageError(
-                f"{{{{{path}}}}}: there is no column {path.root!r}; {did_you_mean(path.root, known)}"
-            )
+    for shown, name in _columns_in(template):
+        if name not in known:
+            raise UsageError(f"{shown}: there is no column {name!r}; {did_you_mean(name, known)}")
+
+
+def _columns_in(template: Json) -> Iterator[tuple[str, str]]:
+    """Yield each column that a template needs, behind what names it."""
+    if isinstance(template, str):
+        if is_filtered(template):
+            yield from ((one_line(template, 60), name) for name in sorted(needed_names(template)))
+        else:
+            yield from ((f"{{{{{path}}}}}", path.root) for path in references_in(template))
+    elif isinstance(template, list | dict):
+        for item in template if isinstance(template, list) else template.values():
+            yield from _columns_in(item)
 
 
 def fill_template(template: dict[str, Json], row: Row) -> dict[str, Json]:
-    """Return the template with the row's values for `{{column}}` and `{{column.key[0]}}`; raises `UsageError`
-    that names the row.
+    """Return the template with the row's values for `{{column}}`, `{{column.key[0]}}` and
+    `{{column | default("none")}}`; raises `UsageError` that names the row.
 
-    A column whose name holds blanks or signs is called by it with `_` in their place.
+    A column whose name holds blanks or signs is called by it with `_` in their place; for filters and loops
+    see `row_filters`.
     """
-    return cast("dict[str, Json]", render_template(template, _scope(row)))
+    return cast("dict[str, Json]", _filled(template, _scope(row)))
+
+
+def _filled(template: Json, scope: dict[str, Json]) -> Json:
+    if isinstance(template, str):
+        return render_filtered(template, scope) if is_filtered(template) else render_template(template, scope)
+    if isinstance(template, list):
+        return [_filled(item, scope) for item in template]
+    if isinstance(template, dict):
+        return {key: _filled(item, scope) for key, item in template.items()}
+    return template
 
 
 def _scope(row: Row) -> dict[str, Json]:
@@ -144,7 +166,7 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[Row]:
                 if not cells:
                     continue
                 number += 1
-                if len(cells) != len(names):
+                if len(cells) > len(names):
                     raise UsageError(
                         f"{path}: row {number} (line {line}) has {len(cells)} cells, and there are "
                         f"{len(names)} columns"
@@ -152,7 +174,8 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[Row]:
                 yield Row(
                     place=f"row {number} (line {line})",
                     number=number,
-                    values=dict(zip(names, cells, strict=True)),
+                    # A row may end early: what it lacks a template asks for in vain, or with a default.
+                    values=dict(zip(names, cells, strict=False)),
                 )
         except csv.Error as error:
             raise UsageError(f"{path}: line {reader.line_num}: not CSV: {error}") from error

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from kestrel_lab.checks.parse import CHECK_SCHEMA, checks_schema
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.suites.models import ScenarioFile, SuiteFile
 from kestrel_lab.runtime.workflows.models import SCHEMAS, json_schema_text
@@ -24,4 +25,4 @@ def schema_text(name: str) -> str:
     """Return the JSON Schema of a kind of file, as indented JSON; raises `UsageError` for an unknown name."""
     if name not in _KINDS:
         raise UsageError(f"there is no schema {name!r}; {did_you_mean(name, NAMES)}")
-    return json_schema_text(name, _KINDS[name])
+    return json_schema_text(name, _KINDS[name], CHECK_SCHEMA, checks_schema())

@@ -217,10 +217,10 @@ def _scenarios_from(
     found = _file_of_suite(path, source.file)
     if found.suffix.lower() in TABLES:
         rows = select_rows(read_rows(found), limit=source.limit, sample=source.sample, seed=source.seed)
-        if not source.goal or not source.checks:
+        if not source.goal or not (source.checks or source.choices):
             raise UsageError(
-                "a table needs a template for its rows: goal and checks, in which {{column}} stands for a "
-                "value"
+                "a table needs a template for its rows: goal and checks, or choices, in which {{column}} "
+                "stands for a value"
             )
         fields = Source.model_fields
         valid = {fields[name].validation_alias or name for name in source.model_fields_set}

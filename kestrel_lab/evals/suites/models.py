@@ -32,6 +32,14 @@ class Source(Defaults):
     expected: Any = None
     checks: list[CheckForm] = Field(default_factory=list)
     weight: float | str = 1.0
+    at_least: Any = None
+    choices: Any = None
+    metadata: Any = None
+    turns: Any = ()
+    user: Any = None
+    before: Any = ()
+    place: Any = Field(default=None, validation_alias="workspace")
+    tags: Any = ()
     notes: Any = ()
     output: Any = None
 

@@ -39,9 +39,11 @@ _MOST_NUMBERS: Final = 12
 _RANGES: Final = 5
 
 
-def grouped_by_column(rows: Iterable[EvalRow], count_errors: CountErrors, by: str) -> list[dict[str, Any]]:
+def grouped_by_column(
+    rows: Iterable[EvalRow], count_errors: CountErrors, by: str, key: str = "family"
+) -> list[dict[str, Any]]:
     """Return a record per configuration and value of a column of the trials, as `Reducer.grouped` gives them;
-    `family` holds the value.
+    `key` holds the value.
 
     Of numbers that are many, such as times, the value is one of `_RANGES` ranges with equally many trials.
     Raises `UsageError` for a column that no trial has, and for texts with more than `_MOST_GROUPS` values.
@@ -51,7 +53,7 @@ def grouped_by_column(rows: Iterable[EvalRow], count_errors: CountErrors, by: st
     records = [frame_record(row, count_errors) for row in rows]
     if records and not any(column in record for record in records):
         known = dict.fromkeys([*_COLUMN_NAMES, *(name for record in records for name in record)])
-        raise UsageError(f"there is no column {by!r} to draw by; {did_you_mean(by, [*known])}")
+        raise UsageError(f"there is no column {by!r} to group by; {did_you_mean(by, [*known])}")
     values = _group_names([record.get(column) for record in records])
     if column == "git_sha":
         values = [name[:_SHA] for name in values]
@@ -60,11 +62,11 @@ def grouped_by_column(rows: Iterable[EvalRow], count_errors: CountErrors, by: st
         groups.setdefault(name, []).append(row)
     if len(groups) > _MOST_GROUPS:
         raise UsageError(
-            f"{by} has {len(groups):,} values, and a drawing has room for {_MOST_GROUPS}: choose a "
+            f"{by} has {len(groups):,} values, and there is room for {_MOST_GROUPS}: choose a "
             "column of fewer, or some trials"
         )
     found = [
-        {**record, "family": value}
+        {"config": record["config"], key: value, **record}
         for value, some in groups.items()
         for record in reduce_rows(some, count_errors).grouped("config")
     ]

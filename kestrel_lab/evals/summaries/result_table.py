@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.evals.gate_bounds import format_lower_bound
+from kestrel_lab.evals.gate_bounds import SCORE, format_lower_bound
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
@@ -36,23 +36,27 @@ INTERVAL_UNITS: Final = {
 """And of the ends of their intervals, for frames that have those."""
 
 
+_VISIBLE: Final = 0.005
+"""A difference between the mean score and the success rate that whole percents show."""
+
+
 def with_unit(metric: str) -> str:
     """The metric with the unit of its values, where its name is not the unit."""
     return f"{metric}, {UNITS[metric]}" if metric in UNITS else metric
 
 
 def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
-    """Return one trial as a flat record with the keys `COLUMNS`, `recall@k` where a check asks for it,
-    `concerns:KIND` where the answer was reviewed, and the suite's own metrics.
+    """Return one trial as a flat record with the keys `COLUMNS`, `recall@k` and `score:NAME` where checks
+    give them, the metadata of the scenario, `concerns:KIND` where the answer was reviewed, and the suite's
+    own metrics.
     """
     result = row.result
-    values = [score["value"] for score in result["scores"]]
     success = (
         math.nan
         if result["outcome"] == "error" and count_errors == "exclude"
         else float(result["outcome"] == "pass")
     )
-    return {
+    record = {
         "passed": None if math.isnan(success) else bool(success),
         "why": row.why,
         "suite": row.suite,
@@ -65,7 +69,6 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         "epoch": row.epoch,
         "outcome": result["outcome"],
         "success": success,
-        "score": sum(values) / len(values) if values else math.nan,
         **{name: row.metrics.get(name, math.nan) for name in METRICS},
         **score_metrics(result["scores"]),
         **{name: value for name, value in row.metrics.items() if name not in METRICS},
@@ -77,6 +80,8 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         "weight": result["weight"],
         **{name: result[name] for name in ("label", "label_probability") if name in result},
     }
+    known = result.get("metadata", {})
+    return record | {name if name not in record else f"metadata.{name}": known[name] for name in known}
 
 
 def success_interval(records: Sequence[dict[str, Any]], *, alpha: float = ALPHA) -> Interval:
@@ -90,11 +95,17 @@ def success_interval(records: Sequence[dict[str, Any]], *, alpha: float = ALPHA)
     )
 
 
-def summarise_configurations(rows: Iterable[EvalRow], count_errors: CountErrors) -> list[dict[str, Any]]:
-    """Return one record per configuration, as `Reducer.summaries` does; the rows are read once and not
-    kept.
+def summarise_configurations(
+    rows: Iterable[EvalRow], count_errors: CountErrors, reducer: str = "mean"
+) -> list[dict[str, Any]]:
+    """Return one record per configuration, as `Reducer.summaries` does, with what another `reducer` than the
+    mean makes of it; the rows are read once and not kept.
     """
-    return reduce_rows(rows, count_errors, grouping=False).summaries()
+    found = reduce_rows(rows, count_errors, grouping=False)
+    if reducer == "mean":
+        return found.summaries()
+    pairs = zip(found.summaries(), found.reduced(reducer), strict=True)
+    return [summary | reduced for summary, reduced in pairs]
 
 
 def label_kind(name: str, kind: str) -> str:
@@ -201,6 +212,14 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[
         for summary in summaries
     ]
     headings, rows = with_corrected(headings, rows, summaries, after="success (95 %)")
+    if any(abs(summary[SCORE] - summary["success_rate"]) > _VISIBLE for summary in summaries):
+        headings.insert(3, "mean score")
+        for summary, row in zip(summaries, rows, strict=True):
+            row.insert(3, format_percent(summary[SCORE]))
+    if reducers := dict.fromkeys(summary["reducer"] for summary in summaries if "reducer" in summary):
+        headings.insert(3, ", ".join(reducers))
+        for summary, row in zip(summaries, rows, strict=True):
+            row.insert(3, format_percent(*(summary[f"reduced{end}"] for end in ("", "_low", "_high"))))
     tries = {summary["k"] for summary in summaries}
     if max(tries, default=0) > 1:
         k = str(*tries) if len(tries) == 1 else "k"

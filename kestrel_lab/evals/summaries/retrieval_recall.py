@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from kestrel_lab.checks.combined import each_check
 from kestrel_lab.checks.retrieval import RecallAt, retrieved_results
 from kestrel_lab.core.events.union import Record, RetrievalStep, ToolAnswered
 from kestrel_lab.evals.stored_trials import EvalRow
@@ -43,7 +44,7 @@ def recall_rows(
     that were not found.
     """
     wanted = {
-        scenario.id: [check for check in scenario.checks if isinstance(check, RecallAt)]
+        scenario.id: [check for check in each_check(scenario.checks) if isinstance(check, RecallAt)]
         for scenario in suite.scenarios
     }
     for row in rows:

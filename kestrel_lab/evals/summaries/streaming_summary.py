@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
+from kestrel_lab.evals.gate_bounds import AT_LEAST, SCORE, is_share
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import (
     NOTHING,
@@ -20,7 +20,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
     share_of,
 )
 from kestrel_lab.evals.stats.label_correction import JudgedSample
-from kestrel_lab.evals.stats.pass_at_k import pass_rates_of_counts
+from kestrel_lab.evals.stats.pass_at_k import pass_rates_of_counts, reduced_rate_of_counts
 from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import Judged, corrected_columns, sample_of
@@ -40,7 +40,7 @@ MEANS: Final = (
     "cache_hits",
 )
 """Metrics whose means a summary shows."""
-_SUMMARISED: Final = (*MEANS, "grading_cost")
+_SUMMARISED: Final = (*MEANS, "grading_cost", SCORE)
 
 MOST_TRIES: Final = 10
 """The most tries that a summary gives the chances of."""
@@ -62,6 +62,11 @@ class Cell:
     """By metric: of the trials that it is known of, broken ones among them."""
     labels: list[tuple[float, float, float]] = field(default_factory=list)
     """Of the trials that count and that people labelled: verdict, label and the probability of its draw."""
+
+    @property
+    def counts(self) -> tuple[int, int, float]:
+        """The trials that count, those of them that passed, and the weight of the scenario."""
+        return self.success.n, round(self.success.n * self.success.mean), self.weight
 
 
 class Reducer:
@@ -85,6 +90,7 @@ class Reducer:
         else:
             numbers = {name: row.metrics[name] for name in MEANS if name in row.metrics}
             numbers["grading_cost"] = grading_cost(result["scores"])
+            numbers[SCORE] = mean_score(result["scores"])
         self._add(row.config, row.scenario, result, success, numbers)
 
     def add_record(self, record: dict[str, Any]) -> None:
@@ -144,6 +150,32 @@ class Reducer:
         ]
         return [_detail(config, by, name, cells, metrics) for (config, name), cells in groups.items()]
 
+    def tries(self) -> list[dict[str, Any]]:
+        """One record per configuration and k, from 1 to the fewest trials of a scenario: the chances that one
+        and that all of k tries pass, with intervals.
+        """
+        return [
+            {"config": config, **pass_rates_of_counts(counts, k)}
+            for config, counts in self._counts().items()
+            for k in range(1, min(n for n, _, _ in counts) + 1)
+        ]
+
+    def reduced(self, how: str) -> list[dict[str, Any]]:
+        """One record per configuration: the share of scenarios that pass once their trials are reduced to
+        one, with its interval; see `stats.pass_at_k.REDUCERS`.
+        """
+        return [
+            {"config": config, "reducer": how, **reduced_rate_of_counts(counts, how).columns("reduced")}
+            for config, counts in self._counts().items()
+        ]
+
+    def _counts(self) -> dict[str, list[tuple[int, int, float]]]:
+        """Return by configuration the trials that count, the passes and the weight of each scenario."""
+        found: dict[str, list[tuple[int, int, float]]] = {}
+        for (config, _), cell in self._cells.items():
+            found.setdefault(config, []).append(cell.counts)
+        return found
+
     def cell_rates(self) -> dict[tuple[str, str], Interval]:
         """Return the success rate of each configuration and scenario that has trials which count, with its
         interval.
@@ -168,7 +200,7 @@ class Reducer:
             "low": rate.low,
             "high": rate.high,
             **pass_rates_of_counts(
-                [(cell.success.n, round(cell.success.n * cell.success.mean), cell.weight) for cell in cells],
+                [cell.counts for cell in cells],
                 k,
             ),
             "trials": trials,
@@ -230,17 +262,31 @@ def grading_cost(scores: Iterable[dict[str, Any]]) -> float:
 
 
 def score_metrics(scores: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """Return the numbers that checks give beside their verdict: `grading_cost`, and `recall@k` (the mean,
-    where several checks ask).
+    """Return the numbers that checks give beside their verdict: `grading_cost`, `score` and `score:NAME`, and
+    `recall@k` (the mean, where several checks ask or have one name).
     """
-    scores, recalls = list(scores), dict[str, list[float]]()
+    scores, named = list(scores), dict[str, list[float]]()
     for score in scores:
         if score["check"].startswith("recall@"):
-            recalls.setdefault(score["check"].partition(":")[0].split()[0], []).append(score["value"])
+            named.setdefault(score["check"].partition(":")[0].split()[0], []).append(score["value"])
+        if name := score.get("name"):
+            named.setdefault(f"{SCORE}:{name}", []).append(score["value"])
     return {
         "grading_cost": grading_cost(scores),
-        **{name: sum(values) / len(values) for name, values in recalls.items()},
+        SCORE: mean_score(scores),
+        **{name: sum(values) / len(values) for name, values in named.items()},
     }
+
+
+def mean_score(scores: Iterable[dict[str, Any]]) -> float:
+    """Return the mean value of stored scores by their weights: the credit that a trial gets where a pass is
+    all or nothing. Not a number where nothing was judged.
+    """
+    value = weight = 0.0
+    for score in scores:
+        own = score.get("weight", 1.0)
+        value, weight = value + own * score["value"], weight + own
+    return value / weight if weight else math.nan
 
 
 def _plain_mean(name: str, measured: Iterable[dict[str, Moments]], trials: int) -> float:

@@ -10,7 +10,9 @@ from kestrel_lab.answers.intent import decide_intent
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.expressions.templates import escape_template
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import Message, ModelRequest
 from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.execution.operation import Done, Scope, prefix_steps
 from kestrel_lab.runtime.operations.arguments import Arguments, step_dialogue, temperature_of
@@ -57,22 +59,47 @@ async def intake(scope: Scope) -> Done:
 
 
 async def converse(scope: Scope) -> Done:
-    """Send the texts `says` to the step's model in turn; the last answer is the output."""
-    conversation, answer = step_dialogue(scope), ""
+    """Send the texts `says` to the step's model in turn; the last answer is the output.
+
+    Behind them a model may play the `user`, `{instructions, model, turns, until}`: it says what comes next,
+    until it says `until` or has had its turns. What it uses is in no number of the run.
+    """
+    conversation, said = step_dialogue(scope), list[tuple[str, str]]()
     for text in cast("list[str]", scope.args["says"]):
-        answer = await conversation.ask(text, str)
-    return Done(output=answer)
+        said.append((text, await conversation.ask(text, str)))
+    if isinstance(user := scope.args.get("user"), dict):
+        model, until = scope.ctx.given.resolve(str(user["model"])), str(user["until"])
+        for _ in range(int(cast("int", user["turns"]))):
+            text = (await _as_user(model, str(user["instructions"]), until, said)).strip()
+            if not text or text.rstrip(".!").endswith(until):
+                break
+            said.append((text, await conversation.ask(text, str)))
+    return Done(output=said[-1][1])
 
 
-def conversation_plan(says: tuple[str, ...], tools: tuple[str, ...]) -> Plan:
-    """Return a plan of one conversation with these user turns and tools."""
+_USER: Final = """\
+You play a user who talks with an assistant. Say what this user would say next, in their words, and nothing \
+else: one short message, no stage directions. Tell only what the user knows. When the user has what they \
+wanted, or it is clear that they will not get it, answer with {until} and nothing else.
+
+The user:
+{instructions}"""
+
+
+async def _as_user(model: Model, instructions: str, until: str, said: list[tuple[str, str]]) -> str:
+    """Return what a model says as the user, to whom its own earlier messages are those of an assistant."""
+    messages = [Message(role="system", text=_USER.format(until=until, instructions=instructions))]
+    messages.append(Message(role="user", text="(The conversation begins.)"))
+    for own, answer in said:
+        messages += [Message(role="assistant", text=own), Message(role="user", text=answer or "(nothing)")]
+    return (await model(ModelRequest(messages=tuple(messages), stream=False), lambda _: None)).text
+
+
+def conversation_plan(
+    says: tuple[str, ...], tools: tuple[str, ...], user: dict[str, Json] | None = None
+) -> Plan:
+    """Return a plan of one conversation with these user turns and tools; see `converse` for the `user`."""
+    args: dict[str, Json] = {"says": list(says)} | ({} if user is None else {"user": user})
     return Plan(
-        steps=(
-            Step(
-                id="conversation",
-                operation="converse",
-                args={"says": escape_template(list[Json](says))},
-                tools=tools,
-            ),
-        )
+        steps=(Step(id="conversation", operation="converse", args=escape_template(args), tools=tools),)
     )

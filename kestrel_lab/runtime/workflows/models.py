@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, TypeAdapter, WithJsonSchema
 
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan_shapes import MAX_ROUNDS, MAX_VISITS, Edge, Repeats, Unsure, Voting
 from kestrel_lab.core.step import AgentSettings, Work
 from kestrel_lab.core.yaml.validation import Written
@@ -257,15 +258,32 @@ SCHEMAS: Final[dict[str, Any]] = {
 """The types of the files that have a shipped schema, by its name."""
 
 
-def json_schema_text(name: str, kind: Any) -> str:
-    """Return the JSON Schema of the pydantic type `kind`, called `name`, as indented JSON."""
+def json_schema_text(
+    name: str, kind: Any, shared: Mapping[str, Json] | None = None, shared_schema: Json = None
+) -> str:
+    """Return the JSON Schema of the pydantic type `kind`, called `name`, as indented JSON.
+
+    Where it has `shared`, `{"$comment": NAME}`, it refers to `shared_schema`, which may do so itself:
+    pydantic knows no definitions but its own.
+    """
     found = TypeAdapter(kind).json_schema(by_alias=True)
+    if shared is not None and f'"{shared["$comment"]}"' in json.dumps(found):
+        name_of = str(shared["$comment"])
+        found = _refer({**found, "$defs": {**found.get("$defs", {}), name_of: shared_schema}}, shared)
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"kestrel_lab {name}",
         **_without_titles(found),
     }
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def _refer(value: Any, shared: Mapping[str, Json]) -> Any:
+    if value == shared:
+        return {"$ref": f"#/$defs/{shared['$comment']}"}
+    if isinstance(value, list):
+        return [_refer(item, shared) for item in value]
+    return {key: _refer(item, shared) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _without_titles(value: Any) -> Any:

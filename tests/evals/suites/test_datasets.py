@@ -207,8 +207,8 @@ def test_rows_of_parquet_become_json(tmp_path):
             "a.csv",
             "q\nx\n",
             "a.csv",
-            "s.yaml:2: scenarios_from[0]: a table needs a template for its rows: goal and checks, in "
-            "which {{column}} stands for a value",
+            "s.yaml:2: scenarios_from[0]: a table needs a template for its rows: goal and checks, or "
+            "choices, in which {{column}} stands for a value",
         ),
         (
             "a.csv",

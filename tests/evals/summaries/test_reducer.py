@@ -175,7 +175,7 @@ def test_families_have_metrics_with_intervals_and_gates(tmp_path):
             UsageError, match="no metric 'recal@10' in these trials; did you mean 'recall@10'"
         ):
             result.plot("recal@10")
-        with pytest.raises(UsageError, match="grouped by config, family, scenario"):
+        with pytest.raises(UsageError, match="no column 'famly' to group by; did you mean 'family'"):
             result.by("famly")
     finally:
         store.close()
