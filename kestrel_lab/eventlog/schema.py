@@ -437,6 +437,28 @@ CREATE INDEX labels_and_verdicts ON events(run_id, seq) WHERE type IN ({_SAID});
 """
 """People and judges say what they think of a trial after its run has ended, in any session."""
 
+_BATCHES = """
+CREATE TABLE batch_events(
+  number INTEGER PRIMARY KEY,
+  batch TEXT NOT NULL,
+  at REAL NOT NULL,
+  type TEXT NOT NULL,
+  body TEXT NOT NULL CHECK(json_valid(body))
+);
+CREATE INDEX batch_events_by_batch ON batch_events(batch);
+CREATE TRIGGER batch_events_insert BEFORE INSERT ON batch_events BEGIN
+  SELECT RAISE(ABORT, 'E_APPEND_ONLY') WHERE EXISTS (SELECT 1 FROM batch_events WHERE number = NEW.number);
+END;
+CREATE TRIGGER batch_events_update BEFORE UPDATE ON batch_events BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); \
+END;
+CREATE TRIGGER batch_events_delete BEFORE DELETE ON batch_events WHEN OLD.type <> 'answered' BEGIN
+  SELECT RAISE(ABORT, 'E_APPEND_ONLY');
+END;
+"""
+"""What happened to batches at a provider, see `evals.execution.batch_log`. Answers are kept until the trials
+that asked are stored; then the runs have them.
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     _FIRST,
     _SECOND,
@@ -449,5 +471,6 @@ MIGRATIONS: tuple[str, ...] = (
     _NINTH,
     _TENTH,
     _ELEVENTH,
+    _BATCHES,
 )
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

@@ -90,7 +90,7 @@ def run_suite(
         )
     if line.commits and replace(execution, configs=None, epochs=None, reuse=False) != Execution():
         msg = (
-            "--resume, --retry-errors, --cluster, --cassette(s), --scenario, --family and --tag are "
+            "--resume, --retry-errors, --batch, --cluster, --cassette(s), --scenario, --family and --tag are "
             "about one run of a suite: leave them out with --commits"
         )
         raise UsageError(msg)
