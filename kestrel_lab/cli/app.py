@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kestrel_lab.cli.batches import batching
 from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.doctor import Doctor, config, known_models, run_diagnostics
 from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(**SETTINGS)
 evals.add_typer(judging)
+evals.add_typer(batching)
 evals.add_typer(building)
 evals.add_typer(scanning)
 app.add_typer(evals, name="eval")

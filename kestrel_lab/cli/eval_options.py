@@ -6,7 +6,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -119,6 +119,28 @@ class Execution(Trials):
             help="How often a trial that failed with an error is repeated; the suite's number by default.",
         ),
     ] = None
+    batch: Annotated[
+        bool,
+        typer.Option(
+            "--batch",
+            help="Ask models in batches: cheaper, answered within hours. Stop it when you like: the same "
+            "command goes on.",
+        ),
+    ] = False
+    batch_above: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-above", metavar="N", min=0, help="The same if more than N trials are to be run."
+        ),
+    ] = None
+    batch_rest: Annotated[
+        Literal["again", "direct"],
+        typer.Option(
+            "--batch-rest",
+            metavar="HOW",
+            help="What a batch did not answer is sent again, or asked directly at the full price.",
+        ),
+    ] = "again"
     cluster: Annotated[
         str | None,
         typer.Option(

@@ -8,13 +8,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Reporter
 
 Configs = Sequence[str] | Mapping[str, Any]
 """Names of a suite's configurations, or models by new names: a model's name, a model, or a `Config`."""
+
+Rest = Literal["again", "direct"]
+"""What becomes of requests that a batch did not answer: sent in another one, or asked directly."""
 
 
 _AT_LEAST: Final = re.compile(r"at_least_([1-9]\d{0,3})")
@@ -108,6 +111,13 @@ class EvalOptions:
     cassettes: str | Path | None = None
     """The folder of the recordings; by default `cassettes` beside the suite, in it one of the suite's name.
     """
+    batch: bool = False
+    """Ask models in batches, through the batch endpoints of their providers: for less money, answered within
+    hours. A run that was cut off is taken up.
+    """
+    batch_above: int | None = None
+    """Do so if there are more trials than this to run."""
+    batch_rest: Rest = "again"
 
     @property
     def parts(self) -> Selection:

@@ -499,6 +499,28 @@ CREATE INDEX eval_runs_by_run ON eval_runs(result_json ->> '$.run', suite, confi
 """
 """The index of texts, see `eventlog.text_index`: runs of earlier versions wait in it. A trial of a run."""
 
+_FOURTEENTH = """
+CREATE TABLE batch_events(
+  number INTEGER PRIMARY KEY,
+  batch TEXT NOT NULL,
+  at REAL NOT NULL,
+  type TEXT NOT NULL,
+  body TEXT NOT NULL CHECK(json_valid(body))
+);
+CREATE INDEX batch_events_by_batch ON batch_events(batch);
+CREATE TRIGGER batch_events_insert BEFORE INSERT ON batch_events BEGIN
+  SELECT RAISE(ABORT, 'E_APPEND_ONLY') WHERE EXISTS (SELECT 1 FROM batch_events WHERE number = NEW.number);
+END;
+CREATE TRIGGER batch_events_update BEFORE UPDATE ON batch_events BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); \
+END;
+CREATE TRIGGER batch_events_delete BEFORE DELETE ON batch_events WHEN OLD.type <> 'answered' BEGIN
+  SELECT RAISE(ABORT, 'E_APPEND_ONLY');
+END;
+"""
+"""What happened to batches at a provider, see `evals.execution.batch_log`. Answers are kept until the trials
+that asked are stored; then the runs have them.
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     _FIRST,
     _SECOND,
@@ -513,5 +535,6 @@ MIGRATIONS: tuple[str, ...] = (
     _ELEVENTH,
     _TWELFTH,
     _THIRTEENTH,
+    _FOURTEENTH,
 )
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

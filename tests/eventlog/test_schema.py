@@ -23,6 +23,7 @@ from kestrel_lab.core.events.union import (
     StateTransition,
 )
 from kestrel_lab.core.run_types import TRANSITIONS, RunStatus
+from kestrel_lab.evals.execution.batch_log import write_fact
 from kestrel_lab.evals.stored_trials import EvalRow, store_scores, store_trial
 from kestrel_lab.eventlog.connection import connect_log
 from kestrel_lab.eventlog.removal import plan_removal, remove_from_log
@@ -67,6 +68,9 @@ CHANGES = (
     "rowid, trial, 'h', '{}', '', 0 FROM eval_scores",
     "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) VALUES('none', 'h', "
     "'{}', '', 0)",
+    "DELETE FROM batch_events",
+    "UPDATE batch_events SET body = '{}'",
+    "INSERT OR REPLACE INTO batch_events(number, batch, at, type, body) VALUES(1, 'b', 0, 'closed', '{}')",
     "UPDATE transitions SET target = 'COMPLETE' WHERE source = 'PLANNING' AND target = 'EXECUTING'",
     "UPDATE runs SET goal = 'another'",
     "UPDATE runs SET model = 'better', model_kind = 'real'",
@@ -314,6 +318,7 @@ def prepare(path: Path) -> None:
     )
     store_trial(store, row).result()
     store_scores(store, row, "t", "h").result()
+    write_fact(store, "b", "planned", {"eval_run": "e"}).result()
     store.close()
 
 

@@ -90,7 +90,7 @@ def run_suite(
         )
     if line.commits and replace(execution, configs=None, epochs=None, reuse=False) != Execution():
         msg = (
-            "--resume, --retry-errors, --cluster, --cassette(s), --scenario, --family and --tag are "
+            "--resume, --retry-errors, --batch, --cluster, --cassette(s), --scenario, --family and --tag are "
             "about one run of a suite: leave them out with --commits"
         )
         raise UsageError(msg)
@@ -458,9 +458,9 @@ def import_files(
         typer.Argument(
             metavar="FILE…",
             help="Files or folders of them: ATIF; sessions of Claude Code, Codex, Gemini CLI and OpenCode; "
-            "trajectories of SWE-agent, mini-swe-agent, OpenHands and tau-bench; logs of Inspect; run files of "
-            "AgentDojo; traces (OTLP, Langfuse, LangSmith, Phoenix); chats and lists of messages; public routing "
-            "data. The page howto/import.md has the list.",
+            "trajectories of SWE-agent, mini-swe-agent, OpenHands and tau-bench; logs of Inspect; run files "
+            "of AgentDojo; traces (OTLP, Langfuse, LangSmith, Phoenix); chats and lists of messages; public "
+            "routing data. The page howto/import.md has the list.",
         ),
     ],
     *,

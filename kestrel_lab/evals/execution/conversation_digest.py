@@ -56,6 +56,13 @@ class ConversationDigest:
             return model
         return _Collected(model=model, calls=self._calls, hide=self._hide, tools=self._tools_hidden)
 
+    def key(self, name: str, request: ModelRequest) -> str:
+        """Return a hash of a request to the model `name`, equal for the same request of another trial:
+        folder, clock and secrets are no part of it.
+        """
+        asked = request_content(name, replace(request, tools=()))
+        return content_key(map_texts(cast("Json", asked), self._hide), self._tools_hidden(request.tools))
+
     def _hide(self, text: str) -> str:
         text = self._hide_folder(text)
         return _remembered(text) if len(text) <= _LONGEST else _scrub_once(text)

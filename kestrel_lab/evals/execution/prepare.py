@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.checks.combined import each_check
 from kestrel_lab.checks.grounding import Faithful
@@ -39,6 +39,9 @@ from kestrel_lab.runtime.workflows.loader import plan_for
 from kestrel_lab.testing import ScriptedModel, load_script
 from kestrel_lab.tools.tool import Tool, Toolbox
 
+if TYPE_CHECKING:
+    from kestrel_lab.evals.execution.batches import Batches
+
 _SCRIPTED = "scripted:"
 
 
@@ -66,6 +69,9 @@ class PreparedSuite:
     recordings: Recordings | None = None
     """The recordings of model calls, if calls are recorded or replayed."""
 
+    batches: Batches | None = None
+    """What gathers model calls into batches, where that was asked for."""
+
     config_tools: Mapping[str, Toolbox] = field(default_factory=dict)
     """By configuration, for those that bring tools of their own."""
 
@@ -90,10 +96,23 @@ class PreparedSuite:
 
     @asynccontextmanager
     async def models_for(
-        self, lab: Services, scenario: Scenario, config: Config, epoch: int, workspace: Path
+        self, lab: Services, scenario: Scenario, config: Config, epoch: int, workspace: Path, trial: str
     ) -> AsyncIterator[TrialModels]:
-        """Open the models of one trial in `workspace`, with its tape where calls are recorded or replayed."""
+        """Open the models of one trial in `workspace`, with its tape where calls are recorded or replayed.
+
+        `trial` is equal for a trial that is made again in the same eval run after its process died.
+        """
         calls = ConversationDigest(workspace)
+        if self.batches is not None:
+            with self.batches.trial(trial, calls, workspace) as batched:
+                yield TrialModels(
+                    model=self.model(config, epoch, batched(self.models[config.name])),
+                    resolve=lambda name: batched(lab.registry.resolve_model(name)),
+                    grader=lambda name: batched(self.graders[name]),
+                    ports=lab.ports,
+                    calls=calls,
+                )
+            return
         if self.recordings is None:
             yield TrialModels(
                 model=calls.around(self.model(config, epoch, self.models[config.name])),
@@ -134,6 +153,8 @@ class PreparedSuite:
     def limits(self, scenario: Scenario, config: Config, otherwise: Limits) -> Limits:
         """Return the limits of a trial: the configuration's, then the scenario's, then `otherwise`."""
         given = {**scenario.limits, **config.limits}
+        if self.batches is not None:
+            given["wall_seconds"] = None  # a batch takes hours, whatever the agent does
         return replace(otherwise, **given) if given else otherwise  # type: ignore[arg-type]  # the suite file's types were checked
 
 

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -17,7 +17,14 @@ from typing import Any
 from kestrel_lab.core.errors import UsageError, most_severe
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Model
-from kestrel_lab.evals.execution.eval_run import EvalRun, eval_run_of, last_eval_run, resumed_trials
+from kestrel_lab.evals.execution.batch_log import finish_eval_run, unfinished_eval_run
+from kestrel_lab.evals.execution.eval_run import (
+    EarlierRun,
+    EvalRun,
+    eval_run_of,
+    last_eval_run,
+    resumed_trials,
+)
 from kestrel_lab.evals.execution.prepare import PreparedSuite, prepare_suite
 from kestrel_lab.evals.execution.progress import EvalProgress, rate_limit_counts, slowdowns_since
 from kestrel_lab.evals.execution.result import EvalResult
@@ -148,7 +155,13 @@ async def run_suite(
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
     reuse = asked.reuse and not models
     found, eval_run, notice = begin_eval_run(
-        lab.store, chosen, asks, reuse=reuse, resume=asked.resume, outside_git=asked.outside_git
+        lab.store,
+        chosen,
+        asks,
+        reuse=reuse,
+        resume=asked.resume,
+        outside_git=asked.outside_git,
+        unfinished=unfinished_eval_run(lab.store, chosen.name) if asks_in_batches(asked) else "",
     )
     hopeless = gates_out_of_reach(chosen)
     rows = list(found.rows.values())
@@ -163,8 +176,11 @@ async def run_suite(
         count_errors=chosen.count_errors,
         supervisor=lab.supervisor,
     )
+    if asks_in_batches(asked) and not todo:
+        finish_eval_run(lab.store, eval_run.id)  # a process died after it had stored the last trial
+    ready = with_batches(lab, ready, asked, eval_run, todo, progress, made_here=make is None)
     with eval_run.at_work(lab.store):
-        async with progress.ticking():
+        async with progress.ticking(), ready.batches.at_work() if ready.batches else nullcontext():
             keep_in = lab.home / "trials" if asked.keep else None
             work = TrialsToRun(
                 lab=lab,
@@ -176,10 +192,12 @@ async def run_suite(
                 progress=progress,
             )
             made = await (make or run_trials)(work)
+    batch_notes = () if ready.batches is None else ready.batches.notes
     again = sum("attempts" in row.result for row in made)
     notes = [
         *hopeless,
         notice,
+        *batch_notes,
         f"{again} trials broke and were made again: see column attempts" if again else "",
     ]
     notes += slowdowns_since(lab.supervisor, before)
@@ -196,6 +214,70 @@ async def run_suite(
         why=found.why,
         notes=tuple(note for note in notes if note),
     )
+
+
+def asks_in_batches(asked: EvalOptions) -> bool:
+    """Return whether models may be asked in batches."""
+    return asked.batch or asked.batch_above is not None
+
+
+def with_batches(
+    lab: Services,
+    ready: PreparedSuite,
+    asked: EvalOptions,
+    eval_run: EvalRun,
+    todo: Sequence[TrialRequest],
+    progress: EvalProgress,
+    *,
+    made_here: bool,
+) -> PreparedSuite:
+    """Return the suite with what gathers model calls into batches, if that was asked for and there are enough
+    trials.
+
+    Raises `UsageError` where a model of a provider has no batch endpoint, and where there is none at all.
+    """
+    above = 0 if asked.batch or asked.batch_above is None else asked.batch_above
+    if not asks_in_batches(asked) or len(todo) <= above:
+        return ready
+    from kestrel_lab.evals.execution.batches import AT_ONCE, Batches  # only where batches are asked for
+    from kestrel_lab.models.batch_model import provider_models
+    from kestrel_lab.models.litellm.batch import BatchEndpoint
+
+    if not made_here or ready.recordings is not None:
+        other = "recordings" if made_here else "a cluster"
+        raise UsageError(f"batches and {other} do not go together: leave one of the two out")
+    models = (*ready.models.values(), *ready.graders.values())
+    endpoints = [BatchEndpoint(leaf) for model in models for leaf in provider_models(model)]
+    if missing := [one.missing for one in endpoints if one.missing]:
+        raise UsageError(f"{'; '.join(dict.fromkeys(missing))}; or run the suite without --batch")
+    if not endpoints:
+        raise UsageError("no model of this suite is asked at a provider, so nothing can go into a batch")
+
+    def say(text: str) -> None:
+        progress.remark = text
+
+    at_once = asked.concurrency or AT_ONCE
+    own = {"concurrency": at_once, "configs": tuple(_unbounded(one) for one in ready.suite.configs)}
+    return replace(
+        ready,
+        suite=ready.suite.model_copy(update=own),
+        batches=Batches(
+            store=lab.store,
+            eval_run=eval_run.id,
+            suite=ready.suite.name,
+            env=lab.env,
+            known=models,
+            rest=asked.batch_rest,
+            left=len(todo),
+            at_once=at_once,
+            say=say,
+        ),
+    )
+
+
+def _unbounded(config: Config) -> Config:
+    """Return a configuration without a bound of its own on calls at once: a batch is one call."""
+    return config.model_copy(update={"concurrency": None})
 
 
 async def start_servers(lab: Services, suite: Suite) -> None:
@@ -215,13 +297,17 @@ def begin_eval_run(
     reuse: bool,
     resume: bool,
     outside_git: bool = False,
+    unfinished: str = "",
 ) -> tuple[Reuse, EvalRun, str]:
     """Return the trials that need not be run, the eval run that the others belong to, and a notice for the
-    user.
+    user. `unfinished` is an eval run with batches, which is resumed whether it has stored a trial or not.
     """
     found = reusable_rows(store, suite, asks, outside_git=outside_git) if reuse else Reuse()
     earlier = last_eval_run(store, suite)
-    if not resume or earlier is None:
+    if unfinished and (earlier is None or unfinished not in earlier.all):
+        begun = replace(EvalRun.new(store, len(asks)), id=unfinished)
+        earlier = EarlierRun(eval_run=begun, stored=0)
+    if not (resume or unfinished) or earlier is None:
         made = sum(ask.identity.key not in found.rows for ask in asks)
         notice = "" if earlier is None or found.rows else earlier.notice
         return found, EvalRun.new(store, made), notice
@@ -308,7 +394,7 @@ async def run_trials(given: TrialsToRun) -> list[EvalRow]:
                     return
                 ask, earlier = queue.popleft()
                 with count_running(given.progress):
-                    row = await run_trial(lab, ready, ask, keep_in=given.keep_in)
+                    row = await run_trial(lab, ready, ask, keep_in=given.keep_in, attempt=len(earlier) + 1)
             if row.outcome == "error" and len(earlier) < ready.suite.retry_errors:
                 queue.append((ask, (*earlier, row)))
             else:

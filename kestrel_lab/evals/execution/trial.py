@@ -133,9 +133,14 @@ same results in every lab. Answers are not verified, since checks judge them.
 
 
 async def run_trial(
-    lab: Services, ready: PreparedSuite, ask: TrialRequest, *, keep_in: Path | None = None
+    lab: Services,
+    ready: PreparedSuite,
+    ask: TrialRequest,
+    *,
+    keep_in: Path | None = None,
+    attempt: int = 1,
 ) -> EvalRow:
-    """Run the scenario, judge and measure the run.
+    """Run the scenario, judge and measure the run; `attempt` counts those that broke before.
 
     What goes wrong inside the run or a check is told in the row. Raises `UsageError` for what the caller
     must change, and the store's errors.
@@ -154,7 +159,9 @@ async def run_trial(
             guidance=config.guidance,
             named=named,
         ) as workspace,
-        ready.models_for(lab, scenario, config, ask.epoch, workspace.root) as models,
+        ready.models_for(
+            lab, scenario, config, ask.epoch, workspace.root, f"{ask.identity.key}/{attempt}"
+        ) as models,
     ):
         ports = (
             replace(models.ports, abstain=None)

@@ -10,6 +10,23 @@ if TYPE_CHECKING:
     from kestrel_lab.core.messages import ModelRequest
 
 
+def batch_prices(litellm: Any, model: str, reported: Any) -> tuple[float | None, float | None]:
+    """Return what an answer costs in a batch, and what it would have cost if asked for by itself, by
+    litellm's table; `None` for what the table does not have.
+    """
+    from litellm.cost_calculator import batch_cost_calculator
+
+    try:
+        info = litellm.get_model_info(model)
+    except Exception:  # litellm raises a bare Exception for a model that it does not know  # noqa: BLE001
+        return None, None
+    full = sum(litellm.cost_per_token(model=model, usage_object=reported))
+    # Without a price of its own litellm would assume half of the usual one.
+    if info.get("input_cost_per_token_batches") is None:
+        return None, full
+    return sum(batch_cost_calculator(usage=reported, model=model, model_info=info)), full
+
+
 def usage_of(litellm: Any, model: str, request: ModelRequest, answer: str, reported: Any) -> Usage:
     """Return the usage of a call, `reported` by the provider or counted; without a price it counts as
     unpriced.

@@ -125,7 +125,15 @@ class LiteLLMModel:
     def _sees(self) -> bool | None:
         return self.sees if self.sees is not None else _known_to_see(self.name)
 
-    def _settings(self, request: ModelRequest) -> dict[str, Any]:
+    def dialect(self, request: ModelRequest) -> Dialect:
+        """Return what the provider accepts besides text, for `request`."""
+        own = dialect_of(self.name)
+        # What is sent once is not sent again, so marks for a cache pay only where a conversation goes on:
+        # with tools.
+        return replace(own, sees=self._sees, cache_marks=own.cache_marks and bool(request.tools))
+
+    def settings(self, request: ModelRequest) -> dict[str, Any]:
+        """Return the parameters of `request` that are set, in OpenAI's names."""
         temperature = request.temperature if request.temperature is not None else self.temperature
         if request.reasoning_effort not in (None, "none") and dialect_of(self.name).signed_thinking:
             # Anthropic refuses any but its own with thinking.
@@ -152,13 +160,7 @@ class LiteLLMModel:
         )
 
     def _arguments(self, request: ModelRequest) -> dict[str, Any]:
-        # What is sent once is not sent again, so marks for a cache pay only where a conversation goes on:
-        # with tools.
-        dialect = replace(
-            dialect_of(self.name),
-            sees=self._sees,
-            cache_marks=dialect_of(self.name).cache_marks and bool(request.tools),
-        )
+        dialect = self.dialect(request)
         messages = messages_to_wire(request.messages, dialect)
         tools = tools_to_wire(request.tools, dialect)
         counted: dict[str, Json] = {"stream_options": {"include_usage": True}} if request.stream else {}
@@ -170,7 +172,7 @@ class LiteLLMModel:
             "drop_params": True,
             # Otherwise litellm imports its MCP gateway for any request that offers tools.
             "_skip_mcp_handler": True,
-            **self._settings(request),
+            **self.settings(request),
             **self.extra,
         }
         if self.api_base is not None:

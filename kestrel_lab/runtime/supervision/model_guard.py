@@ -16,6 +16,7 @@ from kestrel_lab.core.events.union import Event, Progress
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model, OnDelta
 from kestrel_lab.core.usage import IdleTime
+from kestrel_lab.models.batch_model import BatchModel
 from kestrel_lab.models.fallback import EscalatingModel
 from kestrel_lab.models.health_probe import endpoint_of, probe_of
 from kestrel_lab.models.retry import LONGEST_WAIT_S, RetryingModel
@@ -81,7 +82,7 @@ def _meter_innermost(model: Model, meter: Callable[[Model], Model], idle: IdleTi
     if inner is None or not is_dataclass(model):
         return meter(model)
     parts: dict[str, Any] = {"model": _meter_innermost(inner, meter, idle)}
-    if isinstance(model, RetryingModel):
+    if isinstance(model, RetryingModel | BatchModel):
         parts["idle"] = idle
     return cast("Model", replace(model, **parts))
 
