@@ -231,7 +231,7 @@ class SequentialRun(TableView):
         """The last look in a few words."""
         if not self.looks:
             return ""
-        return f"look {len(self.looks)}: {format_points(self.looks[-1].interval)}"
+        return f"look {len(self.looks)}: {format_points(self.looks[-1].interval)} points"
 
     @property
     def headline(self) -> str:
@@ -351,8 +351,7 @@ async def run_in_turns(
         if differences:
             reached = fraction if design.open_ended else 1.0 if last else min(1.0, max(fraction, used))
             run.looks.append(test.look(differences, pairs=len(rows), fraction=reached))
-            progress.remark = run.remark
-            progress.tell()
+            progress.look(run)
             if run.looks[-1].verdict != "inconclusive":
                 return run, rows
         if last:
