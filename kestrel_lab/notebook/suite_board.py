@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from IPython.display import DisplayHandle
+    from matplotlib.figure import Figure
 
-    from kestrel_lab.evals.commits.sequential_compare import SequentialRun
     from kestrel_lab.evals.stored_trials import EvalRow
     from kestrel_lab.evals.suite import CountErrors
     from kestrel_lab.lab import Lab
@@ -131,10 +131,10 @@ class NotebookReporter:
         """Add a trial to the board; it is shown with the next call."""
         self._board.add(row, count_errors)
 
-    def look(self, run: SequentialRun) -> None:
-        """Draw the looks so far of trials that are made in turns, in the place of the plot before."""
+    def look(self, plot: Callable[[], Figure]) -> None:
+        """Draw the looks so far at trials that are made in turns, in the place of the plot before."""
         try:
-            figure = run.plot()
+            figure = plot()
         except MissingPackage:  # the bar says the same in words
             return
         self._plot = show_in_place(self._plot, figure)

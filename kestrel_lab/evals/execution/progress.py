@@ -19,7 +19,7 @@ from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.views.formatting import format_duration
 
 if TYPE_CHECKING:
-    from kestrel_lab.evals.commits.sequential_compare import SequentialRun
+    from matplotlib.figure import Figure
 
 _WORDS: Final = {"pass": "passed", "fail": "failed", "error": "broke"}
 _SETTLED_S: Final = 1.0
@@ -63,8 +63,8 @@ class EvalProgress:
         self._trial: Callable[[EvalRow, CountErrors], None] | None = getattr(reporter, "trial", None)
         """Takes each trial, and whether one that broke counts, where the reporter shows them."""
         self._count_errors = count_errors
-        self._look: Callable[[SequentialRun], None] | None = getattr(reporter, "look", None)
-        """Takes the looks so far, where the reporter draws them."""
+        self._look: Callable[[Callable[[], Figure]], None] | None = getattr(reporter, "look", None)
+        """Takes what draws the looks so far, where the reporter shows plots."""
         if self._trial is not None:
             for row in stored:
                 self._trial(row, count_errors)
@@ -82,13 +82,13 @@ class EvalProgress:
             self._trial(row, self._count_errors)
         self.tell()
 
-    def look(self, run: SequentialRun) -> None:
-        """Show the newest look of trials that are made in turns: a line everywhere, a plot where the reporter
-        draws one.
+    def look(self, remark: str, plot: Callable[[], Figure]) -> None:
+        """Tell of a look at trials that are made in turns: the remark in the line, and the plot of all looks
+        where the reporter shows plots.
         """
-        self.remark = run.remark
+        self.remark = remark
         if self._look is not None:
-            self._look(run)
+            self._look(plot)
         self.tell()
 
     def tell(self) -> None:
