@@ -8,7 +8,9 @@ real. The suite is that of `make demo`, replayed from its recordings.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -117,8 +119,33 @@ def main() -> None:
             approve.click()
             cells.nth(1).get_by_text("[2]:").first.wait_for()
             _taken(cells.nth(1), folder / "figures" / "answer.png")
+            _label_box(browser, url, Path(root), folder / "figures" / "label-box.png")
             _suite_page(browser, Path(root), folder / "figures" / "suite_page.png")
             browser.close()
+
+
+def _label_box(browser: Browser, url: str, place: Path, path: Path) -> None:
+    """Take the picture of the box for labels in the notebook about judges."""
+    from lab_server import READY, run_cell
+
+    name = "14_when_the_judge_is_wrong.ipynb"
+    (place / "notebooks").mkdir()
+    shutil.copy(ROOT / "notebooks" / name, place / "notebooks")
+    shutil.copytree(ROOT / "datasets" / "capitals", place / "datasets" / "capitals")
+    page = browser.new_page(viewport={"width": 1000, "height": 900}, device_scale_factor=2)
+    page.set_default_timeout(240_000)
+    page.goto(f"{url}/doc/tree/notebooks/{name}")
+    page.wait_for_function(READY)
+    cells = json.loads((ROOT / "notebooks" / name).read_text(encoding="utf-8"))["cells"]
+    for number, cell in enumerate(cells):
+        if cell["cell_type"] == "code":
+            run_cell(page, number)
+        if ".label(" in "".join(cell["source"]) and cell["cell_type"] == "code":
+            break
+    box = page.locator(".ksl")
+    box.get_by_text("of 110").wait_for()
+    box.screenshot(path=str(path))
+    _shrink(path)
 
 
 def _suite_page(browser: Browser, place: Path, path: Path) -> None:

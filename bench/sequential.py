@@ -19,15 +19,23 @@ from pathlib import Path
 from random import Random
 from statistics import NormalDist, fmean
 
-from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, sign_flip_test, wilson_interval
+from kestrel_lab.evals.stats.intervals_and_tests import (
+    ALPHA,
+    group_by_cluster,
+    proportion_of,
+    sign_flip_test,
+    wilson_interval,
+)
 from kestrel_lab.evals.stats.sequential import (
     ICC,
     RATE,
     SHARED,
     AnytimeValid,
     GroupSequential,
+    LookErrors,
     SequentialTest,
     information_fractions,
+    rate_variance,
 )
 
 LOOKS = 6
@@ -182,6 +190,64 @@ def _pairs_for(power: float, powers: Sequence[float], counts: Sequence[int]) -> 
     return float(counts[-1])
 
 
+GATES = (
+    (60, 1, 0.8, 0.8),
+    (60, 3, 0.8, 0.8),
+    (240, 1, 0.9, 0.9),
+    (60, 3, 0.8, 0.95),
+    (60, 3, 0.8, 0.6),
+    (240, 1, 0.8, 0.9),
+)
+"""Scenarios, epochs, the bound that the success rate is to keep, and the true rate."""
+
+
+def simulate_gate(setting: tuple[int, int, float, float], number: int) -> list[str]:
+    """Return a row of the table of gates: how often one is said to hold and to be violated in turns, by
+    looking without correction and by one look, and after how many trials.
+    """
+    scenarios, epochs, bound, rate = setting
+    total = scenarios * epochs
+    counts = [round(total * place / LOOKS) for place in range(1, LOOKS + 1)]
+    fractions = information_fractions(counts, scenarios, rate_variance)
+    errors = LookErrors()
+    spent = [errors.next(fraction) for fraction in fractions]
+    random, threshold = Random(f"{setting}"), NormalDist().inv_cdf(rate)
+    icc = math.sin(ICC * math.pi / 2)
+    said: dict[str, list[tuple[str, int]]] = {"in turns": [], NAIVE: [], "one look": []}
+    for _ in range(number):
+        hard = [math.sqrt(icc) * random.gauss(0, 1) for _ in range(scenarios)]
+        order = [place for _ in range(epochs) for place in random.sample(range(scenarios), scenarios)]
+        trials = [
+            (place, float(hard[place] + math.sqrt(1 - icc) * random.gauss(0, 1) < threshold))
+            for place in order
+        ]
+        levels = {"in turns": spent, NAIVE: [ALPHA] * LOOKS, "one look": [1e-9] * (LOOKS - 1) + [ALPHA]}
+        for name, alphas in levels.items():
+            for count, alpha in zip(counts, alphas, strict=True):
+                values = trials[:count]
+                clusters = group_by_cluster([value for _, value in values], [place for place, _ in values])
+                found = proportion_of(clusters, alpha=alpha)
+                word = "holds" if found.low >= bound else "violated" if found.high < bound else ""
+                if word or count == total:
+                    said[name].append((word, count))
+                    break
+    told = [f"{scenarios} × {epochs}", f"{100 * bound:.0f} %", f"{100 * rate:.0f} %"]
+    for name, ends in said.items():
+        for word in ("holds", "violated"):
+            told.append(f"{100 * sum(one == word for one, _ in ends) / number:.1f} %")
+        if name == "in turns":
+            told.append(f"{fmean(count for _, count in ends):.0f}")
+    return told
+
+
+def gate_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return what `simulate_gate` found as a Markdown table."""
+    headings = ["scenarios × epochs", "bound", "true rate", "holds", "violated", "mean trials"]
+    headings += [f"{name}: {word}" for name in (NAIVE, "one look") for word in ("holds", "violated")]
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def table(found: Sequence[Figures]) -> str:
     """Return the figures as a Markdown table; rates of false verdicts with their 95 % interval."""
     lines = [
@@ -209,7 +275,8 @@ def main(arguments: Sequence[str]) -> int:
     with ProcessPoolExecutor() as pool:
         every = pool.map(simulate, SETTINGS, [asked.comparisons] * len(SETTINGS))
         found = [figures for setting in every for figures in setting]
-    text = table(found)
+        gates = [*pool.map(simulate_gate, GATES, [asked.comparisons] * len(GATES))]
+    text = f"{table(found)}\n\n{gate_table(gates)}"
     print(text)
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "sequential.md").write_text(text + "\n", encoding="utf-8")

@@ -183,15 +183,15 @@ def _share(text: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turns:
-    """The options of a comparison that makes trials in turns until it is decided."""
+class Budget:
+    """The options of trials that are made in turns until something is decided."""
 
     budget: Annotated[
         str | None,
         typer.Option(
             metavar="BUDGET",
-            help="Make trials in turns until the difference is decided, with at most this: 200trials (of "
-            "both sides together), 3usd, or open for no maximum.",
+            help="Make trials in turns until it is decided, with at most this: 200trials (of all "
+            "configurations or both sides together), 3usd, or open for no maximum.",
         ),
     ] = None
     error: Annotated[
@@ -200,6 +200,33 @@ class Turns:
             parser=_share, metavar="SHARE", help="With --budget: the share of false verdicts over all looks."
         ),
     ] = "5%"  # type: ignore[assignment]  # the parser is given the default, too
+
+    def gate_design(self, *, against: str, execution: Execution) -> Design | None:
+        """Return the design of a gate in turns, if one is asked for."""
+        from kestrel_lab.evals.commits.sequential_compare import Design, parse_budget
+
+        if self.budget is None:
+            return None
+        if against:
+            raise UsageError(
+                "--against decides about the change between two commits: kestrel eval compare SUITE "
+                f"{against} HEAD --budget {self.budget} makes it in turns"
+            )
+        if execution.epochs is not None or execution != Execution(
+            **{name: getattr(execution, name) for name in Trials.__annotations__ | Parts.__annotations__}
+        ):
+            raise UsageError(
+                "--budget decides how many trials are made, and takes stored ones: leave out --epochs, "
+                "--reuse, --resume, --retry-errors and --cluster"
+            )
+        trials, cost = parse_budget(self.budget)
+        return Design(trials=trials, cost=cost, error=self.error)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turns(Budget):
+    """The options of a comparison that makes trials in turns until it is decided."""
+
     power: Annotated[
         float,
         typer.Option(

@@ -83,6 +83,26 @@ class Arms:
 
     compare_in_turns_sync = blocking_twin(compare_in_turns)
 
+    async def gate_in_turns(
+        self, suite: str | Path | Suite, *, design: Design, reporter: Reporter | None = None, **options: Any
+    ) -> EvalResult:
+        """Run a suite in turns until its gates are decided or `design`, a budget with an error, is used up.
+
+        After each look the gates are decided by intervals that hold at all looks together. It stops when all
+        hold, when one is violated, and when one cannot hold any more whatever the rest gives; the trials
+        that are skipped then count in no rate. Stored trials are taken. Options: `configs`, `scenarios`,
+        `families`, `tags`, `cassette`, `cassettes` and `concurrency` as for `eval`. `gates()` of the result
+        is the decision, with its looks: `.plot()`. Raises `UsageError` for a suite without gates, and for one
+        whose trials a model judge decides.
+        """
+        from kestrel_lab.evals.commits.sequential_gate import gate_in_turns
+
+        if reporter is None and self._lab.surroundings is not None:
+            reporter = self._lab.surroundings.reporter()
+        return await gate_in_turns(self._lab, suite, design=design, reporter=reporter, **options)
+
+    gate_in_turns_sync = blocking_twin(gate_in_turns)
+
     async def ablate(
         self, suite: str | Path | Suite, file: str, *, reporter: Reporter | None = None, **options: Any
     ) -> Ablation:
@@ -317,11 +337,12 @@ class Evaluations(Reading, Arms):
         """Import what other tools recorded, from files or folders of them, one by one or in a list.
 
         What can be read is in `importers.formats.FORMATS` and on the page howto/import.md: ATIF, sessions and
-        trajectories of coding agents, traces, logs of Inspect, chats. Each record becomes a run in the log, marked as imported, with its source and original ids; what the recording does not tell
-        (times, tokens, prices) is unknown and not 0. Runs can be shown and forked, a model going on from
-        there. Each judged record is a trial too, under the commit `imported`; with a `suite` the runs whose
-        goal is a scenario's are judged by its checks. A log with results alone keeps these and makes no
-        trial. Importing again adds nothing. Nothing in the files is run.
+        trajectories of coding agents, traces, logs of Inspect, chats. Each record becomes a run in the log,
+        marked as imported, with its source and original ids; what the recording lacks (times, tokens, prices)
+        is unknown and not 0. Runs can be shown and forked, a model going on from there. Each judged record is
+        a trial too, under the commit `imported`; with a `suite` the runs whose goal is a scenario's are
+        judged by its checks. A log with results alone keeps these and makes no trial. Importing again adds
+        nothing. Nothing in the files is run.
 
         A record, or a message of one, that cannot be read is in `broken` with its place, and loses no other.
         Raises `UsageError` when there is no such file or nothing in it can be read.

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.core.errors import KestrelError
+from kestrel_lab.core.errors import KestrelError, MissingPackage
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.summaries.result_table import format_percent, success_interval, trial_record
 from kestrel_lab.notebook.panel import with_static_html
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from IPython.display import DisplayHandle
+    from matplotlib.figure import Figure
 
     from kestrel_lab.evals.stored_trials import EvalRow
     from kestrel_lab.evals.suite import CountErrors
@@ -118,6 +119,7 @@ class NotebookReporter:
     def __init__(self, lab: Callable[[], Lab], *, live: bool = True) -> None:
         """`lab` returns the lab with the trials' runs; without a viewer the board has no widgets."""
         self._handle: DisplayHandle | None = None
+        self._plot: DisplayHandle | None = None
         self._shown_at = float("-inf")
         self._board = Board()
         self._rows: LiveBoard | None = None
@@ -128,6 +130,14 @@ class NotebookReporter:
     def trial(self, row: EvalRow, count_errors: CountErrors) -> None:
         """Add a trial to the board; it is shown with the next call."""
         self._board.add(row, count_errors)
+
+    def look(self, plot: Callable[[], Figure]) -> None:
+        """Draw the looks so far at trials that are made in turns, in the place of the plot before."""
+        try:
+            figure = plot()
+        except MissingPackage:  # the bar says the same in words
+            return
+        self._plot = show_in_place(self._plot, figure)
 
     def __call__(self, done: int, total: int, note: str) -> None:
         """Show `done` of `total` unless something was shown just now; the end is always shown."""
@@ -174,13 +184,19 @@ class NotebookReporter:
         return run_html(view, TRANSCRIPT_CHARS)
 
     def _show(self, picture: object) -> None:
-        from IPython.display import DisplayHandle  # loaded on use
+        self._handle = show_in_place(self._handle, picture)
 
-        if self._handle is None:
-            self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
-            self._handle.display(picture)  # type: ignore[no-untyped-call]
-        else:
-            self._handle.update(picture)  # type: ignore[no-untyped-call]
+
+def show_in_place(handle: DisplayHandle | None, picture: object) -> DisplayHandle:
+    """Show a picture in the place of the one before, or below where there is none; returns its place."""
+    from IPython.display import DisplayHandle  # loaded on use
+
+    if handle is None:
+        handle = DisplayHandle()  # type: ignore[no-untyped-call]
+        handle.display(picture)  # type: ignore[no-untyped-call]
+    else:
+        handle.update(picture)  # type: ignore[no-untyped-call]
+    return handle
 
 
 class LiveBoard:

@@ -87,6 +87,20 @@ def test_the_four_codes(folder: Path) -> None:
     assert "broken" in done.stdout
 
 
+def test_a_budget_makes_no_more_trials_than_the_gate_needs(folder: Path) -> None:
+    """The nine scenarios are tried in turns until the bound is shown; what was skipped is said, and files are
+    of the same decision. Options that say how many trials there are contradict it.
+    """
+    done = kestrel(folder, "gate", "suite.yaml", "--budget", "40trials", "--markdown", "m.md")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "trials of at most 40 of each configuration, decided at look" in done.stdout
+    assert "**Gates: ok**" in (folder / "m.md").read_text()
+    done = kestrel(folder, "gate", "suite.yaml", "--budget", "40trials", "--epochs", "3")
+    assert done.returncode == 3
+    assert "leave out --epochs" in done.stderr
+    assert "200trials, 3usd or open" in kestrel(folder, "gate", "suite.yaml", "--budget", "40").stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -15,9 +15,12 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from kestrel_lab import Lab, RunFailed, UsageError
+from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.cli.app import app
 from kestrel_lab.core.errors import ApprovalRequired, ModelError
 from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.evals.commits.sequential_compare import Design
+from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.notebook.command_line import root_command
 from kestrel_lab.notebook.completion import complete_line
 from kestrel_lab.notebook.magics import AwaitRewriter
@@ -516,6 +519,27 @@ def test_progress_is_throttled_and_its_end_is_shown(shell: InteractiveShell) -> 
     shown = [output.data["text/plain"] for output in captured.outputs]
     assert (len(shown) <= 3, shown[0], shown[-1]) == (True, "0 of 1,000 · <b>", "1,000 of 1,000 · <b>")
     assert "&lt;b&gt;" in captured.outputs[-1].data["text/html"]
+
+
+def test_looks_of_trials_in_turns_are_drawn_in_one_place(shell: InteractiveShell) -> None:
+    """While trials are made in turns each look renews the plot; the last one shows all of them."""
+    scenarios = tuple(
+        Scenario(id=f"s{n}", goal=f"Greet {n}", checks=(AnswerContains(texts=("hello",)),)) for n in range(20)
+    )
+    models = {"polite": ScriptedModel(lambda r: "hello"), "rude": ScriptedModel(lambda r: "no")}
+    with capture_output() as captured, Lab() as lab:
+        found = lab.evals.compare_in_turns_sync(
+            Suite(name="greetings", scenarios=scenarios),
+            "polite",
+            "rude",
+            design=Design(trials=40, looks=4),
+            configs=models,
+            reporter=NotebookReporter(lambda: lab, live=False),
+        )
+    plots = [output for output in captured.outputs if "image/png" in output.data]
+    assert len(plots) == len(found.sequence.looks) == 2
+    assert [plot.update for plot in plots] == [False, True]
+    assert f"verdict after {found.sequence.pairs} pairs: regression" in plots[-1].data["text/plain"]
 
 
 def test_a_workflow_in_a_cell(shell: InteractiveShell, tmp_path: Path) -> None:

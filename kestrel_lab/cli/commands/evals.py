@@ -12,6 +12,7 @@ import typer
 
 from kestrel_lab.cli.commands.serve import only_in_a_terminal
 from kestrel_lab.cli.eval_options import (
+    Budget,
     Commit,
     CommitLine,
     Configs,
@@ -37,7 +38,6 @@ from kestrel_lab.core.errors import UsageError
 if TYPE_CHECKING:
     from kestrel_lab.evals.commits.comparison import Comparison
     from kestrel_lab.evals.commits.sequential_compare import Design, TrialPlan
-    from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.lab import Lab
 
 
@@ -220,9 +220,13 @@ def decide_gates(
     execution: Execution,
     reports: ReportOptions,
     margin: Margin = 0.05,
+    budget: Budget,
 ) -> Any:
     """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated; 2: not certain; 3: not
     decided because something is broken.
+
+    With --budget trials are made in turns, and looked at while they come, until all gates hold, one is
+    violated, or one cannot hold any more: kestrel eval gate SUITE --budget 200trials
 
     A replay (--cassette replay) that asks for what was not recorded is code 3. A first commit has nothing
     that --against auto could compare it with: only the suite's own gates are decided.
@@ -233,6 +237,7 @@ def decide_gates(
     """
     from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
 
+    design = budget.gate_design(against=against, execution=execution)
     # What a comparison of commits takes, too.
     common = {name: getattr(execution, name) for name in ("configs", "epochs", "cassette", "cassettes")}
     if against and execution != Execution(**common):
@@ -253,6 +258,10 @@ def decide_gates(
         if against:
             how: Any = {**common, "margin": margin, "alone": True}
             found = await lab.compare(against, "HEAD", suite=suite, reporter=reporter, **how)
+        elif design is not None:
+            how = {name: value for name, value in asdict(execution).items() if name in Trials.__annotations__}
+            del how["epochs"]
+            found = await lab.evals.gate_in_turns(suite, design=design, reporter=reporter, **how)
         else:
             found = await lab.eval(suite, reporter=reporter, **asdict(execution))
         reports.write(found)

@@ -21,6 +21,7 @@ from kestrel_lab.evals.commits.interleaved_trials import (
     WorkerPool,
     suite_with_parts,
 )
+from kestrel_lab.evals.commits.sequential_compare import refuse_judged
 from kestrel_lab.evals.execution.reuse import Reuse
 from kestrel_lab.evals.execution.runner import plan_trials
 from kestrel_lab.evals.execution.trial import TrialRequest
@@ -53,6 +54,13 @@ async def find_first_bad(
     """Find the first commit at which the metric is worse; see `Evaluations.bisect`."""
     look = find_metric(asked.metric)
     place = suite_with_parts(lab, suite, configs=configs, epochs=1)
+    if asked.metric in ("success_rate", "score"):
+        refuse_judged(
+            place.suite,
+            "a bisection",
+            "Compare commits two by two (kestrel eval compare), where labels correct the verdicts, or "
+            "bisect by a metric that no model decides (--metric)",
+        )
     line = await line_between(place.repository, good, bad)
     absolute, even, factor = look.worsening(asked.margin)
     heaviest = max(scenario.weight for scenario in place.suite.scenarios)

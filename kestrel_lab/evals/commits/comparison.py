@@ -14,7 +14,7 @@ from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.commits.no_difference import by_construction, same_conversations, unchanged
 from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_difference_by_round, side_by_side
 from kestrel_lab.evals.commits.sequential_compare import SequentialRun, decided_in_turns
-from kestrel_lab.evals.commits.success_difference import by_labels, label_note, unless_turned_over
+from kestrel_lab.evals.commits.success_difference import BY_LABELS, by_labels, label_note, unless_turned_over
 from kestrel_lab.evals.gate_bounds import is_share
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.reports.change_phrases import VERDICT_HEADINGS, change_phrase
@@ -269,6 +269,8 @@ class Comparison(ResultView):
             if self.flipped
             else "No trial changed sides."
         )
+        if any(d.test == BY_LABELS for d in self._differences.values()):
+            changed = f"Before the correction by labels: {changed[:1].lower()}{changed[1:]}"
         return " ".join([*said, changed])
 
     def gates(self) -> GateReport:

@@ -18,6 +18,7 @@ from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.reports.plots import sequence_figure
 from kestrel_lab.evals.stats.difference import Difference, counting_units
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval
+from kestrel_lab.evals.stats.label_correction import ENOUGH_LABELS
 from kestrel_lab.evals.stats.sequential import (
     ICC,
     RATE,
@@ -30,9 +31,11 @@ from kestrel_lab.evals.stats.sequential import (
     Spending,
     detectable_by,
     information_fractions,
+    no_difference_variance,
 )
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import MOST_EPOCHS, Suite
+from kestrel_lab.evals.summaries.corrected_rates import asks_judge
 from kestrel_lab.evals.summaries.streaming_summary import known_cost
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.formatting import format_count
@@ -53,7 +56,8 @@ _BUDGET: Final = re.compile(
 
 Pair = tuple[str, int]
 """A scenario and an epoch: one trial on each side."""
-PairRows = tuple[EvalRow, EvalRow]
+PairRows = tuple[EvalRow, ...]
+"""The trials of a pair, base first; of a gate, one of each configuration."""
 Draw = Callable[[Sequence[Pair]], Awaitable[dict[Pair, PairRows]]]
 """Makes the trials of pairs, or finds them stored; pairs that one side cannot run are left out."""
 
@@ -93,13 +97,13 @@ class Design:
         """Whether there is no maximum of trials."""
         return self.trials is None and self.cost is None
 
-    def epochs(self, suite: Suite) -> int:
-        """Return how often each scenario may be tried."""
+    def epochs(self, suite: Suite, arms: int = 2) -> int:
+        """Return how often each scenario may be tried on each of the `arms`."""
         if self.open_ended:
             return _OPEN_ROUNDS
         if self.trials is None:
             return suite.epochs
-        needed = math.ceil(self.trials // 2 / len(suite.scenarios))
+        needed = math.ceil(self.trials // arms / len(suite.scenarios))
         if needed > MOST_EPOCHS:
             raise UsageError(
                 f"{self.trials:,} trials are more than {MOST_EPOCHS:,} of each scenario: add scenarios, "
@@ -107,12 +111,12 @@ class Design:
             )
         return needed
 
-    def look_counts(self, suite: Suite) -> list[int]:
-        """Return after how many pairs to look."""
+    def look_counts(self, suite: Suite, arms: int = 2) -> list[int]:
+        """Return after how many trials of each arm to look; two arms make pairs."""
         size = len(suite.scenarios)
         if self.open_ended:
             return [size * number for number in range(1, _OPEN_ROUNDS + 1)]
-        most = size * self.epochs(suite) if self.trials is None else self.trials // 2
+        most = size * self.epochs(suite, arms) if self.trials is None else self.trials // arms
         looks = max(1, min(self.looks, most // min(_LEAST_PER_LOOK, size)))
         return sorted({round(most * number / looks) for number in range(1, looks + 1)})
 
@@ -231,7 +235,7 @@ class SequentialRun(TableView):
         """The last look in a few words."""
         if not self.looks:
             return ""
-        return f"look {len(self.looks)}: {format_points(self.looks[-1].interval)}"
+        return f"look {len(self.looks)}: {format_points(self.looks[-1].interval)} points"
 
     @property
     def headline(self) -> str:
@@ -325,41 +329,88 @@ async def run_in_turns(
             "the scenarios of this suite have weights: a comparison in turns counts all alike. Compare "
             "without a budget, or leave the weights out"
         )
-    counts = design.look_counts(suite)
-    order = draw_order(suite, counts[-1])
+    refuse_judged(
+        suite,
+        "a comparison in turns",
+        f"Run the suite, label {ENOUGH_LABELS} trials of each side (kestrel eval label), and compare without "
+        "a budget",
+    )
     test: SequentialTest = (
         AnytimeValid(matters=design.matters, alpha=design.error)
         if design.open_ended
         else GroupSequential(matters=design.matters, alpha=design.error, spending=design.spending)
     )
+    run = SequentialRun(design=design, planned=design.look_counts(suite)[-1])
+
+    def look(rows: dict[Pair, PairRows], drawn: dict[Pair, PairRows], fraction: float) -> bool:
+        run.broken += sum(any(row.outcome == "error" for row in pair) for pair in drawn.values())
+        differences = _differences(suite, drawn if design.open_ended else rows)
+        if not differences:
+            return False
+        run.looks.append(test.look(differences, pairs=len(rows), fraction=fraction))
+        progress.look(run.remark, run.plot)
+        return run.looks[-1].verdict != "inconclusive"
+
+    rows, run.ended = await draw_in_turns(design, suite, draw, progress, look)
+    return run, rows
+
+
+async def draw_in_turns(
+    design: Design,
+    suite: Suite,
+    draw: Draw,
+    progress: EvalProgress,
+    look: Callable[[dict[Pair, PairRows], dict[Pair, PairRows], float], bool],
+    *,
+    arms: int = 2,
+    what: str = "pair",
+    variance: Callable[[int], float] = no_difference_variance,
+) -> tuple[dict[Pair, PairRows], str]:
+    """Draw trials of all arms until `look` says that they are enough, or the budget is used up.
+
+    `look` is given all trials, the new ones, and the share of all information that is there (nan without a
+    maximum). Returns the trials, and what ended them; empty where `look` did.
+    """
+    counts = design.look_counts(suite, arms)
+    order = draw_order(suite, counts[-1])
     fractions = (
-        [math.nan] * len(counts) if design.open_ended else information_fractions(counts, len(suite.scenarios))
+        [math.nan] * len(counts)
+        if design.open_ended
+        else information_fractions(counts, len(suite.scenarios), variance)
     )
-    run = SequentialRun(design=design, planned=counts[-1])
-    progress.total = 2 * counts[-1]
+    progress.total = arms * counts[-1]
     rows: dict[Pair, PairRows] = {}
     for before, count, fraction in zip([0, *counts], counts, fractions, strict=False):
         drawn = await draw(order[before:count])
         rows |= drawn
-        run.broken += sum("error" in (base.outcome, head.outcome) for base, head in drawn.values())
         spent = known_cost(row for pair in rows.values() for row in pair) if design.cost is not None else 0.0
         used = spent / design.cost if design.cost is not None else 0.0
         step = (count - before) / count * spent
-        # The next pairs would go over the budget, so that this is the last look.
+        # The next ones would go over the budget, so that this is the last look.
         last = design.cost is not None and spent + step > design.cost
-        differences = _differences(suite, drawn if design.open_ended else rows)
-        if differences:
-            reached = fraction if design.open_ended else 1.0 if last else min(1.0, max(fraction, used))
-            run.looks.append(test.look(differences, pairs=len(rows), fraction=reached))
-            progress.remark = run.remark
-            progress.tell()
-            if run.looks[-1].verdict != "inconclusive":
-                return run, rows
+        reached = fraction if design.open_ended else 1.0 if last else min(1.0, max(fraction, used))
+        if look(rows, drawn, reached):
+            return rows, ""
         if last:
-            run.ended = f"${spent:.2f} of ${design.cost:.2f} are spent, and the next pairs take ${step:.2g}"
-            return run, rows
-    run.ended = f"all {len(rows)} pairs were made" if rows else "no pair could be made"
-    return run, rows
+            return (
+                rows,
+                f"${spent:.2f} of ${design.cost:.2f} are spent, and the next {what}s take ${step:.2g}",
+            )
+    made = format_count(len(rows), what)
+    return rows, f"all {made} were made" if rows else "none could be made"
+
+
+def refuse_judged(suite: Suite, what: str, instead: str) -> None:
+    """Raise `UsageError` where a model judge has a say in whether trials pass: people's labels correct its
+    verdicts, and there are none of trials that are not made yet. `instead` says what to do.
+    """
+    judged = [one.id for one in suite.scenarios if any(map(asks_judge, one.checks))]
+    if judged:
+        raise UsageError(
+            f"{what} is decided by verdicts while trials are made, and in "
+            f"{format_count(len(judged), 'scenario')} ({judged[0]} for one) a model judge gives them, which "
+            f"nobody has corrected. {instead}"
+        )
 
 
 def draw_order(suite: Suite, pairs: int) -> list[Pair]:
@@ -379,7 +430,8 @@ def _differences(suite: Suite, rows: dict[Pair, PairRows]) -> dict[str, float]:
     The mean over what is returned is the mean over scenarios, so a large family weighs as its scenarios do.
     """
     found: dict[str, list[int]] = {}
-    for (scenario, _), (base, head) in rows.items():
+    for (scenario, _), pair in rows.items():
+        base, head = pair
         if suite.count_errors == "fail" or "error" not in (base.outcome, head.outcome):
             found.setdefault(scenario, []).append((head.outcome == "pass") - (base.outcome == "pass"))
     families = {scenario.id: scenario.family for scenario in suite.scenarios}

@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.gate_bounds import format_lower_bound
@@ -17,6 +17,9 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.views.formatting import format_duration
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _WORDS: Final = {"pass": "passed", "fail": "failed", "error": "broke"}
 _SETTLED_S: Final = 1.0
@@ -60,6 +63,8 @@ class EvalProgress:
         self._trial: Callable[[EvalRow, CountErrors], None] | None = getattr(reporter, "trial", None)
         """Takes each trial, and whether one that broke counts, where the reporter shows them."""
         self._count_errors = count_errors
+        self._look: Callable[[Callable[[], Figure]], None] | None = getattr(reporter, "look", None)
+        """Takes what draws the looks so far, where the reporter shows plots."""
         if self._trial is not None:
             for row in stored:
                 self._trial(row, count_errors)
@@ -75,6 +80,15 @@ class EvalProgress:
         self._cost += row.metrics.get("cost_estimate", 0.0)
         if self._trial is not None:
             self._trial(row, self._count_errors)
+        self.tell()
+
+    def look(self, remark: str, plot: Callable[[], Figure]) -> None:
+        """Tell of a look at trials that are made in turns: the remark in the line, and the plot of all looks
+        where the reporter shows plots.
+        """
+        self.remark = remark
+        if self._look is not None:
+            self._look(plot)
         self.tell()
 
     def tell(self) -> None:

@@ -64,6 +64,8 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
     """Why the other trials could not be reused, when that was asked for: numbers of trials by reason."""
     notes: tuple[str, ...] = ()
     """How the trials were run: what was cut off before, repeated, or slowed down."""
+    decided: GateReport | None = None
+    """The gates, where trials were made in turns until these were decided."""
     _summaries: dict[Hashable, list[dict[str, Any]]] = field(default_factory=dict, init=False, compare=False)
     """By the labels that they are corrected by: trials may be labelled at any time."""
 
@@ -228,6 +230,8 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
 
     def gates(self) -> GateReport:
         """Decide the suite's gates; the verdict is `broken` when it declares none."""
+        if self.decided is not None:
+            return self.decided
         told = gates_out_of_reach(self.suite)  # the decisions say so of each
         notes = tuple(line for line in self.lines() if line not in told)
         return GateReport(

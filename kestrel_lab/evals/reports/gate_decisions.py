@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, format_metric, is_share
@@ -37,6 +37,9 @@ from kestrel_lab.evals.summaries.result_table import (
 )
 from kestrel_lab.evals.summaries.streaming_summary import broken_bounds
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 GateVerdict = Literal["ok", "no base", "regression", "inconclusive", "broken", "unrecorded"]
 """`no base`: there is no earlier commit to compare with.
@@ -98,6 +101,7 @@ class Decision:
     trials: int
     verdict: GateVerdict
     why: str = ""
+    bound: float = math.nan
 
     def cells(self) -> list[str]:
         """A row under `HEADINGS`."""
@@ -113,6 +117,8 @@ class GateReport(PartsView):
     decisions: tuple[Decision, ...]
     notes: tuple[str, ...] = ()
     """How the trials were run."""
+    looks: tuple[tuple[int, tuple[Decision, ...]], ...] = ()
+    """Where trials were made in turns: after how many of each configuration what was decided."""
 
     @property
     def verdict(self) -> GateVerdict:
@@ -134,6 +140,14 @@ class GateReport(PartsView):
             f"{self.verdict.upper()}: suite {self.suite}, {len(self.decisions)} "
             f"gate{'s' * (len(self.decisions) != 1)}"
         )
+
+    def plot(self) -> Figure:
+        """Draw the values after each look with their intervals, and the bounds; of gates that were decided at
+        once there is one look.
+        """
+        from kestrel_lab.evals.reports.plots import gates_figure
+
+        return gates_figure(self.looks or [(max(d.trials for d in self.decisions), self.decisions)])
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Headings, and a row of texts per decision."""
@@ -190,33 +204,57 @@ class GateReport(PartsView):
         return [*self.notes, Table(*self.table())]
 
 
-def decide_gates(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
+def decide_gates(suite: Suite, rows: Iterable[EvalRow], *, alpha: float = ALPHA) -> tuple[Decision, ...]:
     """Decide every gate of the suite for every configuration that it applies to, and whether a replay found
     all of its recordings.
 
     `ok` when the whole interval is on the right side of the bound; `regression` when all of it is on the
     wrong side, and still would be with Holm's adjustment for the number of gates; else `inconclusive`;
-    `broken` when no trial ran to its end or says anything of the metric, or the bound is violated only
-    because trials that broke count as failed. Other metrics than the success rate are of trials that did not
-    break. A success rate with enough labels is the corrected one; where a model judge has a say in it, it is
-    `inconclusive` without them.
+    `broken` when no trial ran to its end or says anything of the metric, or trials that broke would turn
+    the verdict over, had they passed or failed. Intervals have the error `alpha`. Other metrics than the
+    success rate are of trials that did not break. A success rate with enough labels is the corrected one;
+    where a model judge has a say in it, it is `inconclusive` without them.
     """
     rows = tuple(rows)
-    records = [trial_record(row, suite.count_errors) | {"judged": is_judged(row)} for row in rows]
-    names = [config.name for config in suite.configs]
-    asked = [
-        (gate, name, [r for r in records if r["config"] == name and gate.covers(name, r["family"])])
-        for gate in suite.gates
-        for name in ([gate.config] if gate.config else names)
-    ]
+    asked = gate_trials(suite, rows)
     perhaps = _ONE_OF.format(len(asked))
     decided = (
         replace(made, verdict="inconclusive", why=perhaps)
         if made.verdict == "regression" and not sure
         else made
-        for made, sure in zip((_decision(*one) for one in asked), _surely_violated(asked), strict=True)
+        for made, sure in zip(
+            (_decision(*one, alpha) for one in asked), _surely_violated(asked, alpha), strict=True
+        )
     )
     return (*_unrecorded(suite, rows), *decided)
+
+
+Asked = tuple[Gate, str, list[dict[str, Any]]]
+"""A gate, a configuration, and the records of its trials."""
+
+
+def gate_trials(suite: Suite, rows: Iterable[EvalRow]) -> list[Asked]:
+    """Return each gate of the suite with each configuration that it applies to and the trials it is of."""
+    records = [trial_record(row, suite.count_errors) | {"judged": is_judged(row)} for row in rows]
+    names = [config.name for config in suite.configs]
+    return [
+        (gate, name, [r for r in records if r["config"] == name and gate.covers(name, r["family"])])
+        for gate in suite.gates
+        for name in ([gate.config] if gate.config else names)
+    ]
+
+
+def can_hold(
+    gate: Gate, records: list[dict[str, Any]], more: Iterable[tuple[str, float]], *, alpha: float = ALPHA
+) -> bool:
+    """Return whether a gate of the success rate may still hold if all trials to come go well; `more` are
+    their scenarios and weights. Other metrics know no best value: theirs may always hold.
+    """
+    if gate.metric != SUCCESS:
+        return True
+    best = float(gate.at_least is not None)
+    to_come = [{"scenario": name, "weight": weight, "success": best} for name, weight in more]
+    return _judge(gate, success_interval([*records, *to_come], alpha=alpha)) == "ok"
 
 
 def _unrecorded(suite: Suite, rows: Sequence[EvalRow]) -> Iterable[Decision]:
@@ -252,7 +290,7 @@ def record_again(suite: Suite) -> str:
     )
 
 
-def _surely_violated(asked: Sequence[tuple[Gate, str, list[dict[str, Any]]]]) -> list[bool]:
+def _surely_violated(asked: Sequence[Asked], alpha: float) -> list[bool]:
     """Return which bounds are violated when all are tested together: Holm's procedure, by intervals of the
     adjusted width.
 
@@ -260,9 +298,9 @@ def _surely_violated(asked: Sequence[tuple[Gate, str, list[dict[str, Any]]]]) ->
     """
     found = [False] * len(asked)
     while True:
-        alpha = ALPHA / max(1, len(asked) - sum(found))
+        each = alpha / max(1, len(asked) - sum(found))
         more = [
-            sure or _judge(gate, _interval(gate, mine, alpha)) == "regression"
+            sure or _judge(gate, _interval(gate, mine, each)) == "regression"
             for sure, (gate, _, mine) in zip(found, asked, strict=True)
         ]
         if more == found:
@@ -334,17 +372,18 @@ def decide_without_base(suite: Suite, head: Iterable[EvalRow], why: str) -> tupl
     return tuple(found)
 
 
-def _decision(gate: Gate, config: str, records: list[dict[str, Any]]) -> Decision:
+def _decision(gate: Gate, config: str, records: list[dict[str, Any]], alpha: float) -> Decision:
     ran = [record for record in records if record["outcome"] != "error"]
     broke = len(records) - len(ran)
     made = Decision(
         gate=gate.text,
         metric=gate.metric,
         config=_label(config, records),
-        interval=_interval(gate, records),
+        interval=_interval(gate, records, alpha),
         trials=len(records),
         verdict="broken",
         why=_first_reason(records),
+        bound=gate.bound,
     )
     if not ran:
         return made
@@ -357,32 +396,36 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]]) -> Decisio
         bounds = broken_bounds((r["outcome"], 1, r["weight"]) for r in records)
         failed, passed = (format_metric(SUCCESS, rate) for rate in bounds)
         why += f" (the rate is {failed} if they failed, {passed} if they passed)"
-    if gate.metric == SUCCESS and (told := _by_labels(records))[1]:
+        if verdict != "inconclusive" and any(
+            _judge(gate, _interval(gate, _as_if(records, fill), alpha)) != verdict for fill in (0.0, 1.0)
+        ):
+            turned = f"no verdict ({verdict}): {why}, which could turn it over: {_first_reason(records)}"
+            return replace(made, why=turned)
+    if gate.metric == SUCCESS and (told := _by_labels(records, alpha))[1]:
         return replace(
             made, verdict=verdict if told[0] else "inconclusive", why="; ".join(filter(None, [why, told[1]]))
         )
     if verdict == "inconclusive":
         epochs = Counter(record["scenario"] for record in records)
         why = "; ".join(filter(None, [why, undecided_reason(gate, made.interval, [*epochs.values()])]))
-    if verdict == "regression" and broke and _judge(gate, _interval(gate, ran)) != "regression":
-        return replace(
-            made,
-            verdict="broken",
-            why=f"{why}; without them the bound is not violated: {_first_reason(records)}",
-        )
     if verdict == "ok" and gate.metric == "cost_estimate" and any(record["unpriced_calls"] for record in ran):
         verdict, why = "inconclusive", "calls of unknown price are not in the value"
     return replace(made, verdict=verdict, why=why)
 
 
-def _by_labels(records: list[dict[str, Any]]) -> tuple[bool, str]:
+def _as_if(records: Iterable[dict[str, Any]], success: float) -> list[dict[str, Any]]:
+    """Return the records as if all trials that broke had passed, 1, or failed, 0."""
+    return [r | {"success": success} if r["outcome"] == "error" else r for r in records]
+
+
+def _by_labels(records: list[dict[str, Any]], alpha: float) -> tuple[bool, str]:
     """Return whether labels make the success rate one that can be decided about, and what to say of them;
     nothing where neither labels nor a judge have a part in it.
     """
     sample = sample_of_records(records)
     there, judged = len(sample.labelled), any(record["judged"] for record in records)
     if enough_labels(sample):
-        found, alone = corrected_rate(sample), success_interval(records)
+        found, alone = corrected_rate(sample, alpha=alpha), success_interval(records, alpha=alpha)
         worth = found.sentence(len(sample.verdicts))
         verdicts = alone.text(partial(format_metric, SUCCESS))
         return True, f"corrected by {there} labels; by verdicts alone {verdicts}" + f"; {worth}" * bool(worth)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,8 @@ from kestrel_lab.evals.summaries.result_table import label_kind, with_unit
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from kestrel_lab.evals.reports.gate_decisions import Decision
 
 
 def configs_figure(summaries: Sequence[dict[str, Any]], title: str = "") -> Figure:
@@ -200,6 +203,7 @@ _COLOURS: Final[dict[Verdict, str]] = {
     "stable": "C0",
     "inconclusive": "0.45",
 }
+_GATE_COLOURS: Final = defaultdict(lambda: "0.45", {"ok": "C2", "regression": "C3"})
 EFFECT_WORDS: Final[dict[Verdict, str]] = {
     "improvement": "helps",
     "regression": "harms",
@@ -269,6 +273,27 @@ def sequence_figure(looks: Sequence[Look], *, matters: float, planned: int) -> F
     axes.set_title(f"verdict after {shown[-1].pairs} pairs: {shown[-1].verdict}" if shown else "no look yet")
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize=8)
+    return figure
+
+
+def gates_figure(looks: Sequence[tuple[int, Sequence[Decision]]]) -> Figure:
+    """Draw the value of each gate after each look, with interval and bound, over the trials so far."""
+    last = looks[-1][1]
+    figure = shown_figure()(figsize=(7.5, 1.2 + 2.1 * len(last)), layout="constrained")
+    for place, axes in enumerate(figure.subplots(len(last), 1, squeeze=False, sharex=True)[:, 0]):
+        told = [(trials, decided[place]) for trials, decided in looks if place < len(decided)]
+        for trials, one in told:
+            known = one.interval.times(100 if is_share(one.metric) else 1)
+            _bars(axes, [trials], [known], upright=True, fmt="o", capsize=4, color=_GATE_COLOURS[one.verdict])
+        one = last[place]
+        scale = 100 if is_share(one.metric) else 1
+        axes.axhline(scale * one.bound, color="C1", linestyle="--", linewidth=1.2, label="the gate's bound")
+        axes.set_title(escape_mathtext(f"{one.gate} [{one.config}]: {one.verdict}"), fontsize=10)
+        axes.set_ylabel("%" if is_share(one.metric) else escape_mathtext(with_unit(one.metric)))
+        axes.grid(alpha=0.3)
+        axes.legend(loc="best", fontsize=8)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("trials of each configuration")
     return figure
 
 

@@ -15,7 +15,7 @@ Estimating means of bounded random variables by betting, JRSS B 2024), which nob
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -36,6 +36,7 @@ _GRID: Final = 161
 """Points at which the density of a Brownian path that has not crossed is kept; odd, for Simpson's rule.
 Boundaries differ from the published ones in the fourth digit."""
 _HALVINGS: Final = 40
+_LEAST_ERROR: Final = 1e-9
 _NORMAL: Final = NormalDist()
 
 Differences = Mapping[str, float]
@@ -128,6 +129,27 @@ class Boundary:
             )
             for number in range(_GRID)
         ]
+
+
+class LookErrors:
+    """The error of the interval at each look, so that the intervals of all looks hold together with `alpha`.
+
+    With a maximum these are repeated confidence intervals (Jennison and Turnbull 1989); without one look
+    number k has alpha / (k (k + 1)), and the sum over all looks is alpha.
+    """
+
+    def __init__(self, spending: Spending = "pocock", alpha: float = ALPHA) -> None:
+        self._boundary = Boundary(spending, alpha)
+        self._alpha = alpha
+        self._looks = 0
+
+    def next(self, fraction: float) -> float:
+        """Return the error of a look at this share of the information, which is nan without a maximum."""
+        self._looks += 1
+        if math.isnan(fraction):
+            return self._alpha / (self._looks * (self._looks + 1))
+        # A look without anything to spend has an interval that excludes nothing worth naming.
+        return max(_LEAST_ERROR, math.erfc(self._boundary.next(fraction) / math.sqrt(2)))
 
 
 class GroupSequential:
@@ -327,15 +349,29 @@ def _both_below(one: float, other: float, correlation: float) -> float:
     return _NORMAL.cdf(one) * _NORMAL.cdf(other) + area * top / 64 / 3 / (2 * math.pi)
 
 
-def information_fractions(counts: Sequence[int], scenarios: int) -> list[float]:
-    """Return the share of all information that there is after so many pairs, of which the last count is all,
-    where every scenario gets its first pair before any gets its second.
+def rate_variance(epochs: int) -> float:
+    """Return the variance, over scenarios, of the share of so many trials that passes, for a spread of 1."""
+    return ICC + (1 - ICC) / epochs
+
+
+def no_difference_variance(epochs: int) -> float:
+    """Return `difference_variance` where both arms are the same."""
+    return difference_variance(0.0, epochs)
+
+
+def information_fractions(
+    counts: Sequence[int], scenarios: int, variance: Callable[[int], float] = no_difference_variance
+) -> list[float]:
+    """Return the share of all information that there is after so many pairs, or trials, of which the last
+    count is all, where every scenario gets its first one before any gets its second.
+
+    `variance` is that of a scenario's mean over so many epochs.
     """
 
     def information(pairs: int) -> float:
         whole, rest = divmod(pairs, scenarios)
-        more = rest / difference_variance(0.0, whole + 1)
-        return more + ((scenarios - rest) / difference_variance(0.0, whole) if whole else 0.0)
+        more = rest / variance(whole + 1)
+        return more + ((scenarios - rest) / variance(whole) if whole else 0.0)
 
     most = information(counts[-1])
     return [min(1.0, information(count) / most) for count in counts]

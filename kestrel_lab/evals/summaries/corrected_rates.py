@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
+from kestrel_lab.checks.llm_judge import ModelGraded
 from kestrel_lab.evals.labels.stored_labels import TrialLabel, labels_of
 from kestrel_lab.evals.scanners.findings import with_findings
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING
@@ -61,6 +62,11 @@ def _columns(label: TrialLabel) -> dict[str, float]:
 def is_judged(row: EvalRow) -> bool:
     """Return whether a model judge had a say in whether the trial passed."""
     return any(str(score["check"]).startswith(_JUDGED) for score in row.scores)
+
+
+def asks_judge(check: object) -> bool:
+    """Return whether a model judge decides about this check."""
+    return getattr(check, "needs", "") == ModelGraded.needs
 
 
 def sample_of(trials: Sequence[Judged]) -> JudgedSample:

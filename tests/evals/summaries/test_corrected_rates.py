@@ -105,6 +105,7 @@ def test_a_lenient_judge_is_overruled_by_labels():
     assert (found.verdict, difference.test) == ("regression", "labels")
     assert difference.interval.high < -0.1
     assert "corrected by 150 and 150 labels; by verdicts alone 80 % → 100 %, +20.0 points" in str(found)
+    assert "Before the correction by labels: 60 trials changed sides, 0 to fail" in found.sentence
     plain = compared(judged(300, 0, right=0.9, passed=0.8), judged(300, 10, right=0.6, passed=1.0))
     assert plain.verdict == "improvement"
     assert "not corrected: that takes 30 labels of people on each side, and there are 0 and 10" in str(plain)
