@@ -191,7 +191,10 @@ async def _run_plan(ctx: RunContext, approvals: RunApprovals, plan: Plan) -> str
     scheduler = StepScheduler(
         plan, runner, emit=ctx.emit, finished=state.finished_steps, skipped=state.skipped_steps
     )
-    await scheduler.run_parallel(ctx.given.limits.steps_at_once)
+    try:
+        await scheduler.run_parallel(ctx.given.limits.steps_at_once)
+    finally:
+        ctx.delegate = None  # it refers to the run, which would stay in memory for it
     return runner.answer()
 
 

@@ -143,7 +143,7 @@ class Run(Generic[T]):
         self.approvals: RunApprovals | None = None
         self.task: asyncio.Task[None] | None = None
         """What works on the run. All three are set by the session of this process that does, if one does."""
-        self.files = RunFiles(self)
+        self.files = RunFiles(self, store)
         """Where it has its files, and what a fork changed in its private copy: `run.files.changes`."""
         self.apply = self.files.apply
         """Takes what a fork changed over into the workspace, see `RunFiles.apply`."""

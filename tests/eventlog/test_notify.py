@@ -12,7 +12,6 @@ import watchfiles
 from waits import PATIENCE_S, becomes
 
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Record, RunStarted
-from kestrel_lab.eventlog import notify
 from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.eventlog.store import SessionStore
 
@@ -32,10 +31,9 @@ def without_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """No look at the log that comes by itself after a second: what is found is found by the file system's
     word.
     """
+    watch = watchfiles.awatch
     monkeypatch.setattr(
-        notify,
-        "awatch",
-        lambda *args, **options: watchfiles.awatch(*args, **{**options, "rust_timeout": 3_600_000}),
+        watchfiles, "awatch", lambda *args, **options: watch(*args, **{**options, "rust_timeout": 3_600_000})
     )
 
 
@@ -105,14 +103,14 @@ def test_more_waits_than_watchers_are_served_too(tmp_path: Path, monkeypatch: py
     Taking all that it has, as this did, left none for the tests beside it: those see more taint where files
     cannot be watched.
     """
-    given = itertools.count(1)
+    given, watch = itertools.count(1), watchfiles.awatch
 
     def few(*args: object, **options: object) -> object:
         if next(given) > 10:
             raise OSError(errno.EMFILE, "Too many open files")
-        return watchfiles.awatch(*args, **options)  # type: ignore[arg-type]
+        return watch(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(notify, "awatch", few)
+    monkeypatch.setattr(watchfiles, "awatch", few)
 
     async def scene() -> int:
         here: list[str] = []

@@ -167,7 +167,9 @@ class RunContext:
         self.allowance = Allowance(limits, state, self.services.max_usage)
         self._turns_kept = self.state.meter.model_calls
         earlier = (lambda: opening) if len(opening) == state.events else partial(self._earlier, state.events)
-        self.flow = TaintLog(earlier, Taint(known=self._flow_of, strict=self.given.containment == "strict"))
+        self.flow = TaintLog(
+            earlier, Taint(known=_flows_of(self.toolbox), strict=self.given.containment == "strict")
+        )
         self._specs[None] = tuple(self.toolbox.specs())
         if self.growth is not None:
             self.growth.attach(self)
@@ -417,6 +419,7 @@ class RunContext:
         names = {tool.name for tool in new}
         self.toolbox = Toolbox([*(tool for tool in self.toolbox if tool.name not in names), *new])
         self._specs, self._reading = {None: self.toolbox.specs()}, None
+        self.flow.taint.known = _flows_of(self.toolbox)
 
     def system_of(self, step: Step) -> str | None:
         """The system message of `step` where it is not the run's."""
@@ -492,11 +495,22 @@ class RunContext:
             )
         return [record.event for record in records[:count]]
 
-    def _flow_of(self, tool: str) -> Flow:
-        return self.tools.get(tool).flow if tool in self.tools else UNKNOWN
-
     def _refused(self, error: Exception) -> None:
         self._failure = self._failure or error
+
+
+def _flows_of(toolbox: Toolbox) -> Callable[[str], Flow]:
+    """Return what finds the flow of a tool by its name.
+
+    It holds the tools and not the run: a run that refers to itself stays in memory until Python looks for
+    such circles, and a suite makes thousands of runs.
+    """
+
+    def flow_of(name: str) -> Flow:
+        found = reading.read_result if name == reading.NAME else toolbox.find(name)
+        return UNKNOWN if found is None else found.flow
+
+    return flow_of
 
 
 def in_notebook(ctx: RunContext) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import sanitize_text
@@ -13,16 +14,25 @@ from kestrel_lab.views.html.table_view import TextView
 
 if TYPE_CHECKING:
     from kestrel_lab.core.json_types import Json
+    from kestrel_lab.eventlog.store import SessionStore
     from kestrel_lab.runtime.run import Run
 
 
 class RunFiles(TextView):
     """Where a run has its files: in the workspace itself, or a fork in a private copy of it."""
 
-    __slots__ = ("_run",)
+    __slots__ = ("_handle", "_id", "_store")
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, store: SessionStore) -> None:
+        # Weak, because the handle holds this: circles stay in memory until Python looks for them.
+        self._handle, self._id, self._store = ref(run), run.id, store
+
+    @property
+    def _run(self) -> Run:
+        """The handle that this belongs to; where nobody holds it any more, another one of the same run."""
+        from kestrel_lab.runtime.run import Run
+
+        return self._handle() or Run(self._store, self._id)
 
     @property
     def workspace(self) -> Path:
