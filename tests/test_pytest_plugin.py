@@ -126,7 +126,7 @@ def test_in_ci_nothing_is_asked(project: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_it_loads_nothing_heavy() -> None:
-    """The entry point is the module, which brings five modules of the package at most, and no library."""
+    """The entry point is the module, which brings nine small modules of the package at most, and no library."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert declared["project"]["entry-points"]["pytest11"] == {"kestrel": PLUGIN[1]}
     code = (
@@ -136,7 +136,7 @@ def test_it_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     assert all(name.startswith("kestrel_lab") for name in loaded), loaded
-    assert len(loaded) <= 7
+    assert len(loaded) <= 9
 
 
 @pytest.mark.long

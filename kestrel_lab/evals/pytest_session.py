@@ -32,6 +32,7 @@ from kestrel_lab.evals.execution.trial import outcome_of, score_json
 from kestrel_lab.evals.reports.change_phrases import change_phrase
 from kestrel_lab.evals.reports.gate_decisions import GateReport
 from kestrel_lab.evals.reports.junit import Case, case_groups
+from kestrel_lab.evals.stored.site import suite_of_rows
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial, stored_trials
 from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite, repository_of
@@ -331,7 +332,7 @@ async def _report(lab: Services, name: str, suite: str, path: Path | None) -> Su
     if not rows:  # nothing could be begun, which its items say
         return None
     ran = {(row.scenario, row.config) for row in rows}
-    whole = load_suite(path) if path is not None else _suite_of(lab, suite, rows)
+    whole = load_suite(path) if path is not None else suite_of_rows(lab.store, suite, rows)
     left_out = len(whole.scenarios) * len(whole.configs) - len(ran)
     chosen = _part_of(whole, {one for one, _ in ran}, {one for _, one in ran})
     result = EvalResult(suite=chosen, rows=rows, store=lab.store)
@@ -350,18 +351,4 @@ def _part_of(suite: Suite, scenarios: Collection[str], configs: Collection[str])
             "scenarios": tuple(one for one in suite.scenarios if one.id in scenarios),
             "configs": tuple(one for one in suite.configs if one.name in configs),
         }
-    )
-
-
-def _suite_of(lab: Services, name: str, rows: Sequence[EvalRow]) -> Suite:
-    """Return a suite of which these may be the trials: of test functions there is no file."""
-    return Suite(
-        name=name,
-        scenarios=tuple(
-            Scenario(
-                id=row.scenario, goal=_started(lab.store.records(row.run)).goal, checks=(FunctionSource(""),)
-            )
-            for row in {row.scenario: row for row in rows}.values()
-        ),
-        configs=tuple(Config(name=config) for config in dict.fromkeys(row.config for row in rows)),
     )
