@@ -85,9 +85,9 @@ class FunctionSource:
         """Return what the outcome depends on."""
         return {"source": hashlib.sha256(self.source.encode()).hexdigest()[:16]}
 
-    def __call__(self, _: Trial) -> bool:
-        """Whether a run came to an end is decided before checks are asked."""
-        return True
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass: whether a run came to an end is decided before checks are asked."""
+        return score_of(self.label, True)
 
 
 @dataclass(kw_only=True, slots=True, repr=False)
@@ -156,8 +156,7 @@ class Kestrel:
             id=self._test + (f" {number + 1}" if number else ""),
             goal=goal,
             checks=(FunctionSource(self._source), *checks),
-            **({"place": InlineFiles(files=dict(files))} if files else {}),
-            **options,
+            **{"place": InlineFiles(files=dict(files or {})), **options},
         )
         suite = Suite(
             name=self._suite,
@@ -191,7 +190,9 @@ class Kestrel:
         `TrialBroke` where a check itself broke.
         """
         __tracebackhide__ = True
-        made = [] if function is None else [function if hasattr(function, "label") else check_of(function)]
+        made: list[Any] = (
+            [] if function is None else [function if hasattr(function, "label") else check_of(function)]
+        )
         made += [check_of(**{name: value}) for name, value in shipped.items()]
         if not made:
             raise UsageError("name a check: kestrel.check(run, answer_contains='42')")
