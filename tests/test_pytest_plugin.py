@@ -140,6 +140,35 @@ def test_it_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.long
+def test_answers_are_recorded_and_replayed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--kestrel-record` asks the model of a test function and keeps its answer beside the test; in CI that is replayed
+    without a key, and a changed goal is an error that shows the change.
+    """
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "models"))
+    from openai_server import OpenAIServer, Reply
+
+    (project / "talks.suite.yaml").unlink()
+    test = project / "test_agent.py"
+    test.write_text(
+        "def test_it(kestrel):\n    run = kestrel.run('Say hello', model='openai/gpt-5-mini')\n"
+        "    kestrel.check(run, answer_contains='hello')\n"
+    )
+    with OpenAIServer([Reply(text="hello")]) as server, monkeypatch.context() as keyed:
+        keyed.setenv("OPENAI_API_BASE", server.api_base)
+        keyed.setenv("OPENAI_API_KEY", "k")
+        code, said = session(project, "--kestrel-record")
+    assert code == 0, said
+    assert (project / "cassettes" / "test_agent.py" / "test_it.jsonl").exists()
+    monkeypatch.setenv("CI", "true")
+    assert session(project)[0] == 0
+    test.write_text(test.read_text().replace("Say hello", "Say hello loudly"))
+    code, said = session(project)
+    assert code == 1
+    assert "- Say hello\nE       + Say hello loudly" in said
+    assert "with pytest: --kestrel-record" in said
+
+
+@pytest.mark.long
 def test_processes_share_one_report(project: Path) -> None:
     """With two processes of pytest-xdist there is one report, with the trials of both."""
     command = [sys.executable, "-m", "pytest", *PLUGIN, "-p", "xdist.plugin", "-n", "2", "-q"]

@@ -171,6 +171,7 @@ class Kestrel:
         self._tested.append(tested)
         if broke := [row for row in tested.rows if row.outcome == "error"]:
             reasons = "\n".join(f"epoch {row.epoch}: {row.reason}" for row in broke)
+            reasons += "\nwith pytest: --kestrel-record" if any(row.unrecorded for row in broke) else ""
             raise TrialBroke(f"{len(broke)} of {len(tested.rows)} trials broke\n{reasons}")
         return tested
 
