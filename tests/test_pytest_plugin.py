@@ -62,6 +62,7 @@ def commit(folder: Path) -> str:
 def session(folder: Path, *words: str) -> tuple[int, str]:
     """Run pytest in this process; returns its exit code and what it says."""
     said = io.StringIO()
+    sys.modules.pop("test_agent", None)  # of an earlier session
     with chdir(folder), redirect_stdout(said):
         code = pytest.main([*PLUGIN, "--import-mode=importlib", "--rootdir=.", *words])
     return int(code), said.getvalue()
