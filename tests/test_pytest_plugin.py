@@ -122,6 +122,7 @@ def test_in_ci_nothing_is_asked(project: Path, monkeypatch: pytest.MonkeyPatch) 
     (project / "talks.suite.yaml").write_text(SUITE.replace("scripted:script.yaml", "openai/gpt-5-mini"))
     code, said = session(project, "talks.suite.yaml", "-k", "s1")
     assert code == 1
+    assert "1 error" in said
     assert "there are no recordings in" in said
     assert "--kestrel-record" in said
 

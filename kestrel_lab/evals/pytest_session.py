@@ -317,14 +317,20 @@ class SuiteReport:
 _GATE_WORDS: Final = {"ok": "holds", "regression": "violated", "inconclusive": "not certain"}
 
 
-def session_reports(lab: Services, name: str, suites: Mapping[str, Path | None]) -> list[SuiteReport]:
-    """Return a report for each suite of a session, from the log; suites have their files, if any."""
+def session_reports(
+    lab: Services, name: str, suites: Mapping[str, Path | None], root: Path
+) -> list[SuiteReport]:
+    """Return a report for each suite of a session in the folder `root`, from the log; suites have their files,
+    if any.
+    """
     lab.store.flush()
-    made = [run_blocking(_report(lab, name, suite, path)) for suite, path in suites.items()]
+    made = [run_blocking(_report(lab, name, suite, path, root)) for suite, path in suites.items()]
     return [one for one in made if one is not None]
 
 
-async def _report(lab: Services, name: str, suite: str, path: Path | None) -> SuiteReport | None:
+async def _report(
+    lab: Services, name: str, suite: str, path: Path | None, folder: Path
+) -> SuiteReport | None:
     newest = {
         (row.scenario, row.config, row.epoch): row
         for row in stored_trials(lab.store, suite=suite)
@@ -338,7 +344,7 @@ async def _report(lab: Services, name: str, suite: str, path: Path | None) -> Su
     left_out = len(whole.scenarios) * len(whole.configs) - len(ran)
     chosen = _part_of(whole, {one for one, _ in ran}, {one for _, one in ran})
     result = EvalResult(suite=chosen, rows=rows, store=lab.store)
-    root = whole.root or repository_of(Path.cwd())
+    root = whole.root or repository_of(folder)
     return SuiteReport(
         result=result,
         change=await compare_with_last_green(result, root),
