@@ -320,8 +320,9 @@ _GATE_WORDS: Final = {"ok": "holds", "regression": "violated", "inconclusive": "
 def session_reports(
     lab: Services, name: str, suites: Mapping[str, Path | None], root: Path
 ) -> list[SuiteReport]:
-    """Return a report for each suite of a session in the folder `root`, from the log; suites have their files,
-    if any.
+    """Return a report for each suite of a session in the folder `root`, from the log.
+
+    `suites` are their names with their files, which suites of test functions do not have.
     """
     lab.store.flush()
     made = [run_blocking(_report(lab, name, suite, path, root)) for suite, path in suites.items()]
