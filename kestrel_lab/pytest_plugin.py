@@ -8,7 +8,6 @@ log; the process that pytest was started in reports on all of them.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import chdir
 from fnmatch import fnmatch
@@ -182,7 +181,7 @@ class Session:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         given = getattr(config, "workerinput", {})
-        self._name = given.get("kestrel_session") or f"e{secrets.token_hex(6)}"
+        self._name = given.get("kestrel_session") or f"e{os.urandom(6).hex()}"
         self._worker = bool(given)
         self._suites: dict[str, Path | None] = {}
         self._reports: list[SuiteReport] = []
