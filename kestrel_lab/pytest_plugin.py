@@ -8,7 +8,6 @@ log; the process that pytest was started in reports on all of them.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import chdir
 from fnmatch import fnmatch
@@ -138,13 +137,13 @@ _TRIAL: Final = "trial"
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report a trial that broke as an error: it says nothing of what was tested."""
+    """Report what broke, or could not begin, as an error: it says nothing of what was tested."""
     report = yield
     if call.excinfo is not None and call.when == "call":
-        from kestrel_lab.core.errors import TrialBroke
+        from kestrel_lab.core.errors import KestrelError
 
         item.stash[_FAILURE] = f"the test failed: {call.excinfo.exconly().splitlines()[0]}"
-        if isinstance(call.excinfo.value, TrialBroke):
+        if isinstance(call.excinfo.value, KestrelError):
             report.when = _TRIAL  # type: ignore[assignment]  # in a "call" it would be a failure
     return report
 
@@ -182,7 +181,7 @@ class Session:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         given = getattr(config, "workerinput", {})
-        self._name = given.get("kestrel_session") or f"e{secrets.token_hex(6)}"
+        self._name = given.get("kestrel_session") or f"e{os.urandom(6).hex()}"
         self._worker = bool(given)
         self._suites: dict[str, Path | None] = {}
         self._reports: list[SuiteReport] = []
@@ -222,7 +221,7 @@ class Session:
         if self._suites and not self._worker:
             from kestrel_lab.evals.pytest_session import session_reports
 
-            self._reports = session_reports(self.lab, self._name, self._suites)
+            self._reports = session_reports(self.lab, self._name, self._suites, self._config.rootpath)
             if (folder := self._folder()) is not None:
                 self._pages = [one.write(folder) for one in self._reports]
             if session.exitstatus == pytest.ExitCode.OK and any(one.failed for one in self._reports):

@@ -62,6 +62,7 @@ def commit(folder: Path) -> str:
 def session(folder: Path, *words: str) -> tuple[int, str]:
     """Run pytest in this process; returns its exit code and what it says."""
     said = io.StringIO()
+    sys.modules.pop("test_agent", None)  # of an earlier session
     with chdir(folder), redirect_stdout(said):
         code = pytest.main([*PLUGIN, "--import-mode=importlib", "--rootdir=.", *words])
     return int(code), said.getvalue()
@@ -121,12 +122,13 @@ def test_in_ci_nothing_is_asked(project: Path, monkeypatch: pytest.MonkeyPatch) 
     (project / "talks.suite.yaml").write_text(SUITE.replace("scripted:script.yaml", "openai/gpt-5-mini"))
     code, said = session(project, "talks.suite.yaml", "-k", "s1")
     assert code == 1
+    assert "1 error" in said
     assert "there are no recordings in" in said
     assert "--kestrel-record" in said
 
 
 def test_it_loads_nothing_heavy() -> None:
-    """The entry point is the module, which brings five modules of the package at most, and no library."""
+    """The entry point is the module, which brings nine small modules of the package at most, and no library."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert declared["project"]["entry-points"]["pytest11"] == {"kestrel": PLUGIN[1]}
     code = (
@@ -136,7 +138,36 @@ def test_it_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     assert all(name.startswith("kestrel_lab") for name in loaded), loaded
-    assert len(loaded) <= 7
+    assert len(loaded) <= 9
+
+
+@pytest.mark.long
+def test_answers_are_recorded_and_replayed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--kestrel-record` asks the model of a test function and keeps its answer beside the test; in CI that is replayed
+    without a key, and a changed goal is an error that shows the change.
+    """
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "models"))
+    from openai_server import OpenAIServer, Reply
+
+    (project / "talks.suite.yaml").unlink()
+    test = project / "test_agent.py"
+    test.write_text(
+        "def test_it(kestrel):\n    run = kestrel.run('Say hello', model='openai/gpt-5-mini')\n"
+        "    kestrel.check(run, answer_contains='hello')\n"
+    )
+    with OpenAIServer([Reply(text="hello")]) as server, monkeypatch.context() as keyed:
+        keyed.setenv("OPENAI_API_BASE", server.api_base)
+        keyed.setenv("OPENAI_API_KEY", "k")
+        code, said = session(project, "--kestrel-record")
+    assert code == 0, said
+    assert (project / "cassettes" / "test_agent.py" / "test_it.jsonl").exists()
+    monkeypatch.setenv("CI", "true")
+    assert session(project)[0] == 0
+    test.write_text(test.read_text().replace("Say hello", "Say hello loudly"))
+    code, said = session(project)
+    assert code == 1
+    assert "- Say hello\nE       + Say hello loudly" in said
+    assert "with pytest: --kestrel-record" in said
 
 
 @pytest.mark.long

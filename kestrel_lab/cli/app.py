@@ -29,6 +29,7 @@ from kestrel_lab.cli.commands.search import search
 from kestrel_lab.cli.commands.serve import serving
 from kestrel_lab.cli.commands.team.ci import building
 from kestrel_lab.cli.commands.team.init import beginning
+from kestrel_lab.cli.commands.team.site import publishing
 from kestrel_lab.cli.commands.time import clock
 from kestrel_lab.cli.commands.trust import tainting, trust
 from kestrel_lab.cli.commands.workflows import workflows
@@ -67,6 +68,7 @@ evals.add_typer(judging)
 evals.add_typer(batching)
 evals.add_typer(building)
 evals.add_typer(scanning)
+evals.add_typer(publishing)
 app.add_typer(evals, name="eval")
 app.add_typer(macros, name="macros")
 app.add_typer(skills, name="skills")

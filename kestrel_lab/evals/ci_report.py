@@ -11,7 +11,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.evals.commits.compare import compare_commits
-from kestrel_lab.evals.reports.gate_decisions import GateReport, gravest
+from kestrel_lab.evals.reports.gate_decisions import GateReport, GateVerdict, gravest
 from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_link
 from kestrel_lab.evals.reports.result_view import write_text
 from kestrel_lab.models.cassettes.cassette import file_for
@@ -37,8 +37,8 @@ class CiReport:
     @property
     def exit_code(self) -> int:
         """That of the gravest decision, as `kestrel eval gate` ends with it."""
-        verdicts = [one.verdict for one in self.decided.values()]
-        return gravest([*verdicts, *(["broken"] if self.troubles else [])])
+        verdicts: list[GateVerdict] = [one.verdict for one in self.decided.values()]
+        return gravest([*verdicts, "broken"] if self.troubles else verdicts)
 
     def __repr__(self) -> str:
         lines = []

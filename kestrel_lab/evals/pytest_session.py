@@ -32,6 +32,7 @@ from kestrel_lab.evals.execution.trial import outcome_of, score_json
 from kestrel_lab.evals.reports.change_phrases import change_phrase
 from kestrel_lab.evals.reports.gate_decisions import GateReport
 from kestrel_lab.evals.reports.junit import Case, case_groups
+from kestrel_lab.evals.stored.site import suite_of_rows
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial, stored_trials
 from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite, repository_of
@@ -84,9 +85,9 @@ class FunctionSource:
         """Return what the outcome depends on."""
         return {"source": hashlib.sha256(self.source.encode()).hexdigest()[:16]}
 
-    def __call__(self, _: Trial) -> bool:
-        """Whether a run came to an end is decided before checks are asked."""
-        return True
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass: whether a run came to an end is decided before checks are asked."""
+        return score_of(self.label, True)
 
 
 @dataclass(kw_only=True, slots=True, repr=False)
@@ -155,8 +156,7 @@ class Kestrel:
             id=self._test + (f" {number + 1}" if number else ""),
             goal=goal,
             checks=(FunctionSource(self._source), *checks),
-            **({"place": InlineFiles(files=dict(files))} if files else {}),
-            **options,
+            **{"place": InlineFiles(files=dict(files or {})), **options},
         )
         suite = Suite(
             name=self._suite,
@@ -171,6 +171,7 @@ class Kestrel:
         self._tested.append(tested)
         if broke := [row for row in tested.rows if row.outcome == "error"]:
             reasons = "\n".join(f"epoch {row.epoch}: {row.reason}" for row in broke)
+            reasons += "\nwith pytest: --kestrel-record" if any(row.unrecorded for row in broke) else ""
             raise TrialBroke(f"{len(broke)} of {len(tested.rows)} trials broke\n{reasons}")
         return tested
 
@@ -190,7 +191,9 @@ class Kestrel:
         `TrialBroke` where a check itself broke.
         """
         __tracebackhide__ = True
-        made = [] if function is None else [function if hasattr(function, "label") else check_of(function)]
+        made: list[Any] = (
+            [] if function is None else [function if hasattr(function, "label") else check_of(function)]
+        )
         made += [check_of(**{name: value}) for name, value in shipped.items()]
         if not made:
             raise UsageError("name a check: kestrel.check(run, answer_contains='42')")
@@ -314,14 +317,21 @@ class SuiteReport:
 _GATE_WORDS: Final = {"ok": "holds", "regression": "violated", "inconclusive": "not certain"}
 
 
-def session_reports(lab: Services, name: str, suites: Mapping[str, Path | None]) -> list[SuiteReport]:
-    """Return a report for each suite of a session, from the log; suites have their files, if any."""
+def session_reports(
+    lab: Services, name: str, suites: Mapping[str, Path | None], root: Path
+) -> list[SuiteReport]:
+    """Return a report for each suite of a session in the folder `root`, from the log.
+
+    `suites` are their names with their files, which suites of test functions do not have.
+    """
     lab.store.flush()
-    made = [run_blocking(_report(lab, name, suite, path)) for suite, path in suites.items()]
+    made = [run_blocking(_report(lab, name, suite, path, root)) for suite, path in suites.items()]
     return [one for one in made if one is not None]
 
 
-async def _report(lab: Services, name: str, suite: str, path: Path | None) -> SuiteReport | None:
+async def _report(
+    lab: Services, name: str, suite: str, path: Path | None, folder: Path
+) -> SuiteReport | None:
     newest = {
         (row.scenario, row.config, row.epoch): row
         for row in stored_trials(lab.store, suite=suite)
@@ -331,11 +341,11 @@ async def _report(lab: Services, name: str, suite: str, path: Path | None) -> Su
     if not rows:  # nothing could be begun, which its items say
         return None
     ran = {(row.scenario, row.config) for row in rows}
-    whole = load_suite(path) if path is not None else _suite_of(lab, suite, rows)
+    whole = load_suite(path) if path is not None else suite_of_rows(lab.store, suite, rows)
     left_out = len(whole.scenarios) * len(whole.configs) - len(ran)
     chosen = _part_of(whole, {one for one, _ in ran}, {one for _, one in ran})
     result = EvalResult(suite=chosen, rows=rows, store=lab.store)
-    root = whole.root or repository_of(Path.cwd())
+    root = whole.root or repository_of(folder)
     return SuiteReport(
         result=result,
         change=await compare_with_last_green(result, root),
@@ -350,18 +360,4 @@ def _part_of(suite: Suite, scenarios: Collection[str], configs: Collection[str])
             "scenarios": tuple(one for one in suite.scenarios if one.id in scenarios),
             "configs": tuple(one for one in suite.configs if one.name in configs),
         }
-    )
-
-
-def _suite_of(lab: Services, name: str, rows: Sequence[EvalRow]) -> Suite:
-    """Return a suite of which these may be the trials: of test functions there is no file."""
-    return Suite(
-        name=name,
-        scenarios=tuple(
-            Scenario(
-                id=row.scenario, goal=_started(lab.store.records(row.run)).goal, checks=(FunctionSource(""),)
-            )
-            for row in {row.scenario: row for row in rows}.values()
-        ),
-        configs=tuple(Config(name=config) for config in dict.fromkeys(row.config for row in rows)),
     )

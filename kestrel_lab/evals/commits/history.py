@@ -99,7 +99,7 @@ class History(ResultView):
                 "step": step.after - step.before if (step := self._step_at(config, place)) else math.nan,
                 **self._observed.corrected(rows, self.suite.count_errors),
             }
-            for config, place, rows, interval in self._points
+            for config, place, rows, interval in self.points
         ]
         return unit_frame(
             records, units={**self._observed.units("value", "low", "high", "step"), "committed_at": "UTC"}
@@ -124,7 +124,7 @@ class History(ResultView):
         lines = [
             Line(
                 label=label_kind(config, self._kinds[config]),
-                points=[(place, interval) for name, place, _, interval in self._points if name == config],
+                points=[(place, interval) for name, place, _, interval in self.points if name == config],
                 marks=[
                     Mark(at=step.at, before=step.before, after=step.after, worse=self._way(step) == "worse")
                     for step in steps
@@ -178,7 +178,7 @@ class History(ResultView):
     @cached_property
     def _table(self) -> tuple[list[str], list[list[str]]]:
         cells, count_errors = [], self.suite.count_errors
-        for config, place, rows, interval in self._points:
+        for config, place, rows, interval in self.points:
             commit, step = self.commits[place].commit, self._step_at(config, place)
             cells.append(
                 [
@@ -192,7 +192,7 @@ class History(ResultView):
                     one_line(commit.subject, 50),
                 ]
             )
-        columns = [self._observed.corrected(rows, count_errors) for _, _, rows, _ in self._points]
+        columns = [self._observed.corrected(rows, count_errors) for _, _, rows, _ in self.points]
         return with_corrected(_HEADINGS, cells, columns, after="value (95 %)")
 
     @property
@@ -213,12 +213,18 @@ class History(ResultView):
     def _observed(self) -> ObservedMetric:
         return find_metric(self.metric)
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """How each configuration is shown: with the kind of model."""
+        return {config: label_kind(config, kind) for config, kind in self._kinds.items()}
+
     @cached_property
     def _kinds(self) -> dict[str, str]:
         return {row.config: row.model_kind for c in self.commits for row in c.rows}
 
     @cached_property
-    def _points(self) -> list[tuple[str, int, list[EvalRow], Interval]]:
+    def points(self) -> list[tuple[str, int, list[EvalRow], Interval]]:
+        """Configuration, place in `commits`, trials and value with its interval, for each that has trials."""
         return [
             (config, place, rows, self._observed.interval(rows, self.suite.count_errors))
             for place, c in enumerate(self.commits)

@@ -126,8 +126,15 @@ def comparison_markdown(
     return join_blocks(
         [
             f"### {verdict}: suite {code_span(suite)}",
-            "\n".join(f"- {line}" for line in (*changes, *_sides_changed(flips), *_costs(cells))),
-            "\n".join(f"- {line}" for line in gates.concerns()) if gates else "",
+            "\n".join(
+                f"- {line}"
+                for line in (
+                    *changes,
+                    *_sides_changed(flips),
+                    *_costs(cells),
+                    *(gates.concerns() if gates else ()),
+                )
+            ),
             markdown_link("Report", report) if report else "",
             "<details><summary>Gates, metrics and trials</summary>",
             " → ".join(map(code_span, sides)),

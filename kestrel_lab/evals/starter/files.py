@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.core.sanitize import escape_surrogates, one_line, shown_path
 from kestrel_lab.models.providers import PROVIDERS
@@ -251,7 +251,7 @@ def _notebook(folder: str) -> str:
         ("code", 'result.report(suite.parent / "out" / "first.html")'),
         ("markdown", 'With a model: `await lab.eval(suite, configs={"mine": "openai/gpt-5-mini"})`.'),
     ]
-    drawn = [
+    drawn: list[dict[str, Any]] = [
         {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": text}
         | ({"execution_count": None, "outputs": []} if kind == "code" else {})
         for number, (kind, text) in enumerate(cells)

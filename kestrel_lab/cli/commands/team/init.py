@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.starter.files import Project, suggested_model, write_starter
+from kestrel_lab.evals.starter.files import Forge, Project, suggested_model, write_starter
 
 beginning = typer.Typer()
-_FORGES = ("github", "gitlab", "none")
 
 
 @beginning.command("init", epilog="Example: kestrel init --yes, then type what it shows")
@@ -52,8 +51,9 @@ def initialise(
         raise UsageError(f"--suites {place}: name a folder inside {folder}")
     chosen = answer(model, "Model that is to work later", suggested_model(os.environ))
     forge = answer(ci, "CI: github, gitlab or none", Project.at(folder).forge)
-    if forge not in _FORGES:
-        raise UsageError(f"--ci {forge}: it is one of {', '.join(_FORGES)}")
+    known_forge = next((one for one in get_args(Forge) if one == forge), None)
+    if known_forge is None:
+        raise UsageError(f"--ci {forge}: it is one of {', '.join(get_args(Forge))}")
     return write_starter(
-        folder, folder=known.as_posix(), model=chosen, forge=forge, chosen=asks or model is not None
+        folder, folder=known.as_posix(), model=chosen, forge=known_forge, chosen=asks or model is not None
     )
