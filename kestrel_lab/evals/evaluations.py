@@ -316,11 +316,12 @@ class Evaluations(Judging, Arms):
         """Import what other tools recorded, from files or folders of them, one by one or in a list.
 
         What can be read is in `importers.formats.FORMATS` and on the page howto/import.md: ATIF, sessions and
-        trajectories of coding agents, traces, logs of Inspect, chats. Each record becomes a run in the log, marked as imported, with its source and original ids; what the recording does not tell
-        (times, tokens, prices) is unknown and not 0. Runs can be shown and forked, a model going on from
-        there. Each judged record is a trial too, under the commit `imported`; with a `suite` the runs whose
-        goal is a scenario's are judged by its checks. A log with results alone keeps these and makes no
-        trial. Importing again adds nothing. Nothing in the files is run.
+        trajectories of coding agents, traces, logs of Inspect, chats. Each record becomes a run in the log,
+        marked as imported, with its source and original ids; what the recording does not tell (times, tokens,
+        prices) is unknown and not 0. Runs can be shown and forked, a model going on from there. Each judged
+        record is a trial too, under the commit `imported`; with a `suite` the runs whose goal is a scenario's
+        are judged by its checks. A log with results alone keeps these and makes no trial. Importing again
+        adds nothing. Nothing in the files is run.
 
         A record, or a message of one, that cannot be read is in `broken` with its place, and loses no other.
         Raises `UsageError` when there is no such file or nothing in it can be read.
