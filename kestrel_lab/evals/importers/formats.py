@@ -18,23 +18,24 @@ from kestrel_lab.evals.importers.agent_sessions import read_claude_code, read_co
 from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording, is_agentdojo
 from kestrel_lab.evals.importers.atif_trajectories import atif_recordings, is_atif
 from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat, is_message, list_recording
-from kestrel_lab.evals.importers.gemini_sessions import gemini_lines, gemini_session, is_gemini_session
-from kestrel_lab.evals.importers.imported_run import UNREADABLE, Broken, Records, unreadable_record
-from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
-from kestrel_lab.evals.importers.opencode_sessions import (
+from kestrel_lab.evals.importers.coding_agents.gemini_sessions import (
+    gemini_lines,
+    gemini_session,
+    is_gemini_session,
+)
+from kestrel_lab.evals.importers.coding_agents.opencode_sessions import (
     is_opencode_message,
     is_opencode_session,
     opencode_messages,
     opencode_session,
 )
-from kestrel_lab.evals.importers.openhands_events import (
+from kestrel_lab.evals.importers.coding_agents.openhands_events import (
     is_openhands_event,
     is_openhands_row,
     openhands_events,
     openhands_row,
 )
-from kestrel_lab.evals.importers.otel_traces import read_otel
-from kestrel_lab.evals.importers.swe_agents import (
+from kestrel_lab.evals.importers.coding_agents.swe_agents import (
     is_mini_message,
     is_mini_swe_agent,
     is_swe_agent,
@@ -42,6 +43,9 @@ from kestrel_lab.evals.importers.swe_agents import (
     mini_swe_agent_recording,
     swe_agent_recording,
 )
+from kestrel_lab.evals.importers.imported_run import UNREADABLE, Broken, Records, unreadable_record
+from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
+from kestrel_lab.evals.importers.otel_traces import read_otel
 from kestrel_lab.evals.importers.tau_bench_runs import is_tau_bench, tau_bench_recording
 
 ENDINGS: Final = (".eval", ".json", ".jsonl", ".ndjson", ".traj")
