@@ -47,7 +47,7 @@ def is_openhands_event(value: Any) -> bool:
     """Return whether a JSON value is an event of OpenHands."""
     if not isinstance(value, dict):
         return False
-    if str(value.get("kind", "")).endswith(("Event", "Observation")) and "source" in value:
+    if value.get("kind") in _KINDS or (str(value.get("kind", "")).endswith("Event") and "source" in value):
         return True
     return (isinstance(value.get("action"), str) and ("args" in value or "thought" in value)) or (
         isinstance(value.get("observation"), str) and ("content" in value or "extras" in value)
