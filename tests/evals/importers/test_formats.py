@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from recorded_formats import (
     ANTHROPIC,
+    ATIF,
     GEMINI_LINES,
     GOAL,
     LANGSMITH,
@@ -115,6 +116,30 @@ def test_trials_of_others_are_trials(tmp_path: Path) -> None:
         ("shops", "shop-1", "m", 1, "pass"),
         ("tau-bench:airline", "3", "gpt-4o", 1, "fail"),
         ("tau-bench:airline", "3", "gpt-4o", 2, "pass"),
+    ]
+
+
+def test_trials_of_harbor_have_their_rewards(tmp_path: Path) -> None:
+    """A folder of jobs: each trajectory is a trial with its task, agent and reward, and no other file is one."""
+    for name, reward in (("shop__a", 1.0), ("shop__b", 0.0), ("shop__c", None)):
+        trial = tmp_path / "jobs" / name
+        result = {
+            "task_name": "shop",
+            "source": "shops",
+            "agent_info": {"name": "helper"},
+            "verifier_result": None if reward is None else {"rewards": {"reward": reward}},
+            "exception_info": {"exception_type": "AgentTimeoutError"} if reward is None else None,
+        }
+        written(trial / "result.json", [result])
+        written(trial / "config.json", [{}])
+        written(trial / "verifier" / "ctrf.json", [{}])
+        written(trial / "agent" / "trajectory.json", [{**ATIF, "session_id": name}])
+    found = Lab(home=tmp_path / "home", env={}).evals.import_runs_sync(tmp_path / "jobs")
+    frame = found.frame[["suite", "scenario", "config", "outcome"]]
+    assert found.broken == () and sorted(map(tuple, frame.itertuples(index=False))) == [
+        ("harbor:shops", "shop", "helper/m", "error"),
+        ("harbor:shops", "shop", "helper/m", "fail"),
+        ("harbor:shops", "shop", "helper/m", "pass"),
     ]
 
 
