@@ -440,12 +440,12 @@ def _time(value: Any) -> float | None:
 
 def _inside(value: Any, *names: str) -> list[Any]:
     """Return the first spans in a page or a trace."""
-    found = (
-        next((value[name] for name in names if isinstance(value.get(name), list)), [])
-        if (isinstance(value, dict))
+    held = (
+        [value[name] for name in names if isinstance(value.get(name), list)]
+        if isinstance(value, dict)
         else []
     )
-    return found[:40]
+    return list(held[0][:40]) if held else []
 
 
 def _nested(value: Mapping[str, Any], place: str, *names: str) -> Iterator[tuple[str, Any]]:
