@@ -265,6 +265,26 @@ def test_claims_are_checked_in_runs_of_others(tmp_path: Path) -> None:
     assert "updated" in concerns[0][0] and concerns[1] == []
 
 
+def test_an_edit_of_one_file_is_none_of_another(tmp_path: Path) -> None:
+    """The file that an editing tool names is the one that it changed, whatever the agent."""
+    messages = [
+        {"role": "user", "content": GOAL},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "tool_use", "id": "1", "name": "Edit", "input": {"file_path": "/w/shop.py"}}
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "done"}]},
+        {"role": "assistant", "content": "I updated `shop.py`. I updated `tax.py`."},
+    ]
+    lab = Lab(home=tmp_path / "home", env={})
+    run = lab.get(lab.evals.import_runs_sync(written(tmp_path / "a.json", [messages])).runs[0])
+    assert [action.files for action in run.report.actions] == [("/w/shop.py",)]
+    (concern,) = run.report.concerns
+    assert "tax.py" in str(concern["what"])
+
+
 def test_the_documentation_lists_what_is_read() -> None:
     """The table of the page has every format and no other."""
     rows = [line for line in HOWTO.read_text().splitlines() if line.startswith("| ") and "| ---" not in line][
