@@ -24,8 +24,8 @@ from kestrel_lab.adapters.adapter import (
 from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
 from kestrel_lab.core.calls import Danger, Usage
 from kestrel_lab.core.errors import LimitError, ModelError
+from kestrel_lab.core.events.tool_kinds import NAMED_KINDS
 from kestrel_lab.core.messages import ModelAnswer, ToolRequest
-from kestrel_lab.core.tool_kinds import NAMED_KINDS
 
 _LIMITS: Final = {"error_max_turns": "cycles", "error_max_budget_usd": "cost_usd"}
 _FINISHES: Final = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}

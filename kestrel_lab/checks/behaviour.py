@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kestrel_lab.core.errors import CheckError, UsageError
+from kestrel_lab.core.events.tool_kinds import KINDS, ToolKind, tool_kind
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.scores import ADDED_LATER, LogCheck, Score
-from kestrel_lab.core.tool_kinds import KINDS, ToolKind, tool_kind
 from kestrel_lab.core.usage import working_time
 
 

@@ -18,6 +18,7 @@ from kestrel_lab import Lab
 from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.actions import actions_of
+from kestrel_lab.core.events.tool_kinds import tool_kind
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
@@ -32,7 +33,6 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.run_types import Limits
-from kestrel_lab.core.tool_kinds import tool_kind
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.run import Run, interrupt_run
 

@@ -16,10 +16,10 @@ from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
 from kestrel_lab.checks.parse import check_definition, parse_check
 from kestrel_lab.core.errors import CheckError, UsageError
+from kestrel_lab.core.events.tool_kinds import KINDS, only_reads
 from kestrel_lab.core.events.union import ModelCalled, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.scores import Score
-from kestrel_lab.core.tool_kinds import KINDS, only_reads
 
 
 def judge(check, tmp_path, answer="", events=()):

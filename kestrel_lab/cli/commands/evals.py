@@ -459,19 +459,21 @@ def show_calibration(
     return replace(found, notes=(*found.notes, *written, *kept))
 
 
+def _known_formats() -> str:
+    from kestrel_lab.evals.importers.formats import TITLES  # readers are slow to load
+
+    return "\n".join(("These can be imported, each known by what is in the file:", *TITLES))
+
+
 @evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")
 def import_files(
     ctx: typer.Context,
     files: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
-            metavar="FILE…",
-            help="Files or folders of them: ATIF; sessions of Claude Code, Codex, Gemini CLI and OpenCode; "
-            "trajectories of SWE-agent, mini-swe-agent, OpenHands and tau-bench; logs of Inspect; run files "
-            "of AgentDojo; traces (OTLP, Langfuse, LangSmith, Phoenix); chats and lists of messages; public "
-            "routing data. The page howto/import.md has the list.",
+            metavar="FILE…", help="Recordings, or folders of them. Without any, the known formats are listed."
         ),
-    ],
+    ] = None,
     *,
     suite: Annotated[
         Path | None,
@@ -487,6 +489,8 @@ def import_files(
     Nothing in the files is run, and Inspect need not be installed. Importing a file again adds nothing. A
     record that cannot be read is reported with its place. What broke there counts as its own tool counts it.
     """
+    if not files:
+        return _known_formats()
     return run_measurement(
         ctx, lambda lab, reporter: lab.evals.import_runs(*files, suite=suite, reporter=reporter), csv=csv
     )

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
+from kestrel_lab.core.events.tool_kinds import command_line
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
@@ -26,7 +27,6 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.json_types import Json, readable
 from kestrel_lab.core.sanitize import one_line, sanitize_text
-from kestrel_lab.core.tool_kinds import command_line
 
 Outcome = Literal["done", "failed", "denied", "unknown", "open"]
 Kind = Literal["change", "command", "other"]

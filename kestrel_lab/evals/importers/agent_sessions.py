@@ -99,7 +99,10 @@ class _Conversation:
         else:
             old = self.said[into]
             self.said[into] = replace(
-                one, text="\n\n".join(filter(None, (old.text, one.text))), calls=(*old.calls, *one.calls)
+                one,
+                text="\n\n".join(filter(None, (old.text, one.text))),
+                thinking="\n\n".join(filter(None, (old.thinking, one.thinking))),
+                calls=(*old.calls, *one.calls),
             )
 
     def told(self, text: str, at: float | None, *, harness: bool) -> None:
@@ -195,15 +198,16 @@ def _take_claude(conversation: _Conversation, line: Mapping[str, Any]) -> None:
         read = [usage.get(f"{kind}input_tokens") for kind in ("", "cache_read_", "cache_creation_")]
         tokens_in = sum(int(count or 0) for count in read) if usage else None
         tokens_out = int(usage.get("output_tokens") or 0) if usage else None
-        model = str(message.get("model") or "")
         one = ImportedMessage(
             role="assistant",
             text=text,
+            thinking="\n\n".join(filter(None, (str(part.get("thinking") or "") for part in parts))),
             calls=calls,
             at=at,
             tokens_in=tokens_in,
             tokens_out=tokens_out,
-            model=model,
+            tokens_cached=int(usage.get("cache_read_input_tokens") or 0),
+            model=str(message.get("model") or ""),
         )
         known = str(message.get("id") or "")
         conversation.add(one, conversation.answers.get(known) if known else None)
@@ -217,6 +221,7 @@ def _take_claude(conversation: _Conversation, line: Mapping[str, Any]) -> None:
                     text_of(part.get("content")),
                     at,
                     failed=bool(part.get("is_error")),
+                    changed=_changed(line.get("toolUseResult")),
                 )
         if text:
             conversation.told(
@@ -225,11 +230,33 @@ def _take_claude(conversation: _Conversation, line: Mapping[str, Any]) -> None:
     conversation.lines.append(line.get("uuid"))
 
 
-def _add_answer(conversation: _Conversation, call: str, text: str, at: float | None, *, failed: bool) -> None:
+def _changed(result: Any) -> tuple[str, ...]:
+    """Return the file that a call of Claude Code changed, as its line says."""
+    if not isinstance(result, dict) or "structuredPatch" not in result or not result.get("filePath"):
+        return ()
+    return (str(result["filePath"]),)
+
+
+def _add_answer(
+    conversation: _Conversation,
+    call: str,
+    text: str,
+    at: float | None,
+    *,
+    failed: bool,
+    changed: tuple[str, ...] = (),
+) -> None:
     if call not in conversation.called:
         raise ValueError(f"it answers the call {call!r}, which no line before it makes")
     conversation.add(
-        ImportedMessage(role="tool", text=text, call=call, at=at, error=(text or "failed") if failed else "")
+        ImportedMessage(
+            role="tool",
+            text=text,
+            call=call,
+            at=at,
+            error=(text or "failed") if failed else "",
+            changed=() if failed else changed,
+        )
     )
 
 
@@ -342,5 +369,7 @@ def _count_codex(conversation: _Conversation, info: Mapping[str, Any]) -> None:
                     conversation.said[place],
                     tokens_in=int(used["input_tokens"]),
                     tokens_out=int(used["output_tokens"]),
+                    tokens_cached=int(used.get("cached_input_tokens") or 0),
+                    tokens_reasoning=int(used.get("reasoning_output_tokens") or 0),
                 )
             return

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from kestrel_lab.core.events.union import Record
+from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.evals.importers.imported_run import (
     UNREADABLE,
     Broken,
@@ -24,6 +27,9 @@ from kestrel_lab.evals.importers.imported_run import (
 )
 from kestrel_lab.telemetry.atif import difference, outcome_error, trajectory_of
 
+TRIAL: Final = "result.json"
+"""What Harbor writes of a trial, in the folder above that of its agent."""
+
 
 def is_atif(value: Any) -> bool:
     """Return whether a JSON value is an ATIF trajectory."""
@@ -34,20 +40,53 @@ def is_atif(value: Any) -> bool:
     )
 
 
-def atif_recordings(value: dict[str, Any], source: str) -> Records:
+def atif_recordings(value: dict[str, Any], source: str, path: Path) -> Records:
     """Yield the recording of a trajectory, and one of each trajectory of a sub-agent inside of it.
+
+    In the folder of a trial of Harbor the first is a trial with the rewards of its `result.json`.
 
     A step or result that cannot be read is in `left_out`. What our events have no place for (log
     probabilities, token ids, further fields) is kept in `RunStarted.imported`, and an export of the run is
     the file again.
     """
-    yield _recording(value, source)
+    found, result = _recording(value, source), path.parent.parent / TRIAL
+    if path.parent.name == "agent" and result.is_file():
+        try:
+            found = _trial(found, json.loads(result.read_bytes()))
+        except (*UNREADABLE, OSError) as error:
+            yield unreadable_record(shown_path(result), "no result of a trial", error)
+    yield found
+    yield from _sub_agents(value, source)
+
+
+def _sub_agents(value: Mapping[str, Any], source: str) -> Records:
     for number, inner in enumerate(value.get("subagent_trajectories") or ()):
         place = f"{source} subagent_trajectories[{number}]"
         try:
-            yield from atif_recordings(inner, place)
+            yield _recording(inner, place)
+            yield from _sub_agents(inner, place)
         except UNREADABLE as error:
             yield unreadable_record(place, "no trajectory of a sub-agent", error)
+
+
+def _trial(found: Recording, result: Mapping[str, Any]) -> Recording:
+    """Return a recording with what Harbor says of its trial; a task is done if every reward is 1 or more."""
+    rewards = (result.get("verifier_result") or {}).get("rewards") or {}
+    broke = result.get("exception_info") or {}
+    scores: list[dict[str, Any]] = [
+        {"check": str(name), "passed": float(reward) >= 1, "value": float(reward), "reason": ""}
+        for name, reward in rewards.items()
+    ]
+    agent = result.get("agent_info") or {}
+    return replace(
+        found,
+        suite=f"harbor:{result.get('source') or 'tasks'}",
+        scenario=str(result["task_name"]),
+        config="/".join(filter(None, (str(agent.get("name") or ""), found.model))),
+        error=str(broke.get("exception_message") or broke.get("exception_type") or found.error),
+        scores=tuple(scores) if scores or broke else None,
+        passed=all(score["passed"] for score in scores) if scores and not broke else None,
+    )
 
 
 def _recording(value: dict[str, Any], source: str) -> Recording:

@@ -16,25 +16,26 @@ from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.importers import trace_exports as traces
 from kestrel_lab.evals.importers.agent_sessions import read_claude_code, read_codex, session_format
 from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording, is_agentdojo
-from kestrel_lab.evals.importers.atif_trajectories import atif_recordings, is_atif
+from kestrel_lab.evals.importers.atif_trajectories import TRIAL, atif_recordings, is_atif
 from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat, is_message, list_recording
-from kestrel_lab.evals.importers.gemini_sessions import gemini_lines, gemini_session, is_gemini_session
-from kestrel_lab.evals.importers.imported_run import UNREADABLE, Broken, Records, unreadable_record
-from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
-from kestrel_lab.evals.importers.opencode_sessions import (
+from kestrel_lab.evals.importers.coding_agents.gemini_sessions import (
+    gemini_lines,
+    gemini_session,
+    is_gemini_session,
+)
+from kestrel_lab.evals.importers.coding_agents.opencode_sessions import (
     is_opencode_message,
     is_opencode_session,
     opencode_messages,
     opencode_session,
 )
-from kestrel_lab.evals.importers.openhands_events import (
+from kestrel_lab.evals.importers.coding_agents.openhands_events import (
     is_openhands_event,
     is_openhands_row,
     openhands_events,
     openhands_row,
 )
-from kestrel_lab.evals.importers.otel_traces import read_otel
-from kestrel_lab.evals.importers.swe_agents import (
+from kestrel_lab.evals.importers.coding_agents.swe_agents import (
     is_mini_message,
     is_mini_swe_agent,
     is_swe_agent,
@@ -42,6 +43,9 @@ from kestrel_lab.evals.importers.swe_agents import (
     mini_swe_agent_recording,
     swe_agent_recording,
 )
+from kestrel_lab.evals.importers.imported_run import UNREADABLE, Broken, Records, unreadable_record
+from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
+from kestrel_lab.evals.importers.otel_traces import read_otel
 from kestrel_lab.evals.importers.tau_bench_runs import is_tau_bench, tau_bench_recording
 
 ENDINGS: Final = (".eval", ".json", ".jsonl", ".ndjson", ".traj")
@@ -111,9 +115,9 @@ FORMATS: Final[tuple[Format, ...]] = (
     _session("otel", "OpenTelemetry: OTLP JSON with the GenAI conventions", read_otel),
     Format(
         name="atif",
-        title="ATIF: Harbor's `trajectory.json` and what others write in its form, versions 1.0 to 1.8",
+        title="ATIF: Harbor's folders of trials, and trajectories of others, versions 1.0 to 1.8",
         fits=is_atif,
-        read=_all(atif_recordings),
+        read=atif_recordings,
     ),
     Format(name="swe-agent", title="SWE-agent: `.traj`", fits=is_swe_agent, read=_one(swe_agent_recording)),
     Format(name="mini-swe-agent", title=_MINI, fits=is_mini_swe_agent, read=_one(mini_swe_agent_recording)),
@@ -197,13 +201,19 @@ def files_in(folder: Path) -> Iterator[Path]:
     """Yield the files in a folder that may be recordings; a folder with the events of one session is one."""
     seen: set[Path] = set()
     for path in sorted(folder.rglob("*")):
-        if path.suffix not in ENDINGS or not path.is_file():
+        if path.suffix not in ENDINGS or not path.is_file() or _is_of_trial(path):
             continue
         if path.parent.name != _EVENTS or not path.name.startswith(("event-", *"0123456789")):
             yield path
         elif path.parent not in seen:
             seen.add(path.parent)
             yield path.parent
+
+
+def _is_of_trial(path: Path) -> bool:
+    """Return whether a file is of a trial of Harbor and not of its agent: a trajectory is read with them."""
+    trial = path.parent.parent if path.parent.name == "verifier" else path.parent
+    return (trial / "agent").is_dir() and (trial / TRIAL).is_file()
 
 
 def read_file(path: Path) -> Records:

@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
 from kestrel_lab.core.events import union as e
+from kestrel_lab.core.events.tool_kinds import edited_file, only_reads
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line
-from kestrel_lab.core.tool_kinds import only_reads
 from kestrel_lab.evals.execution.trial import ANSWER_KEPT
 from kestrel_lab.evals.metrics import measure_run
 from kestrel_lab.evals.stored_trials import EvalRow
@@ -503,6 +503,7 @@ class _Teller:
                 effect="pure" if pure else "opaque",
             )
             self._put(called, began)
+        edited = "" if error or said.changed else edited_file(asked.tool, asked.args)
         problem: dict[str, Json] | None = (
             {"kind": kind, "message": error, "transient": False} if error else None
         )
@@ -514,7 +515,7 @@ class _Teller:
                 text=text or error,
                 error=problem,
                 seconds=seconds,
-                changed=list(said.changed),
+                changed=[edited] if edited else list(said.changed),
                 touched=None if said.touched is None else list(said.touched),
             ),
             at,

@@ -30,8 +30,11 @@ from kestrel_lab.evals.importers.imported_run import (
     require_time,
     unreadable_record,
 )
+from kestrel_lab.evals.importers.trace_exports import phoenix_span, read_phoenix
 
 _MODEL_CALLS: Final = ("chat", "text_completion", "generate_content")
+_INFERENCE: Final = "openinference.span.kind"
+"""The attribute by which spans of OpenInference are known, which have other conventions."""
 _NO_CONTENT: Final = (
     "it has spans of an agent and no messages: have the instrumentation record content "
     "(OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true in most)"
@@ -72,6 +75,19 @@ def read_otel(path: Path) -> Records:
                 yield span
             else:
                 spans.append(span)
+    inferred = [span for span in spans if _INFERENCE in span.facts]
+    if inferred:
+        yield from read_phoenix(
+            (
+                (
+                    shown_path(path),
+                    phoenix_span(span.trace, span.id, span.began, span.ended, span.error, span.facts),
+                )
+                for span in inferred
+            ),
+            str(path),
+        )
+        spans = [span for span in spans if _INFERENCE not in span.facts]
     known = {(span.trace, span.id): span for span in spans}
     conversations: dict[tuple[str, str], list[_Span]] = {}
     for span in sorted(spans, key=lambda span: span.began):

@@ -26,6 +26,8 @@ from kestrel_lab.evals.importers.imported_run import (
 )
 
 _NO_MESSAGES: Final = "its spans have no messages: export inputs and outputs too"
+_HOLDERS: Final = ("messages", "input", "output", "choices", "generations", "message", "response", "prompts")
+"""Keys below which tools record what was said."""
 _LANGCHAIN_ROLES: Final = {"human": "user", "ai": "assistant", "chat": "user", "function": "tool"}
 
 
@@ -212,7 +214,7 @@ def _chat(value: Any, role: str = "user") -> list[dict[str, Any]]:
         return [{"role": role, "content": value}] if value else []
     if not isinstance(value, dict):
         return []
-    for inner in ("messages", "input", "output", "choices", "generations", "message"):
+    for inner in _HOLDERS:
         if inner in value and "role" not in value:
             return _chat(value[inner], role)
     if isinstance(value.get("kwargs"), dict):  # LangChain's serialised messages
@@ -336,11 +338,11 @@ def _langsmith(one: Mapping[str, Any]) -> _Span | None:
 
 def is_phoenix(value: Any) -> bool:
     """Return whether a JSON value is a span of Phoenix."""
-    return (
-        isinstance(value, dict)
-        and "span_kind" in value
-        and "start_time" in value
-        and ("context" in value or "context.span_id" in value)
+    if not isinstance(value, dict) or not ("context" in value or "context.span_id" in value):
+        return False
+    attributes = value.get("attributes")
+    return "start_time" in value and (
+        "span_kind" in value or (isinstance(attributes, dict) and "openinference.span.kind" in attributes)
     )
 
 
@@ -359,21 +361,24 @@ def _phoenix(one: Mapping[str, Any]) -> _Span | None:
         ended=_time(whole.get("end_time")),
         error=str(whole.get("status_message") or "failed") if whole.get("status_code") == "ERROR" else "",
     )
-    output = about.get("output") or {}
-    if whole["span_kind"] == "TOOL":
+    output, kind = about.get("output") or {}, whole.get("span_kind")
+    if kind is None:  # as the SDK of OpenTelemetry prints it
+        kind = about["openinference"]["span"]["kind"]
+    if kind == "TOOL":
         tool = about.get("tool") or {}
         name, call = str(tool.get("name") or whole.get("name") or "tool"), str(tool.get("id") or "")
         value = output.get("value")
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         return replace(span, tool=name, call=call, answer={"content": text})
-    if whole["span_kind"] != "LLM":
+    if kind != "LLM":
         return None
     llm = about.get("llm") or {}
     tokens = llm.get("token_count") or {}
     answered = list(map(_phoenix_message, _items(llm.get("output_messages"))))
+    asked = list(map(_phoenix_message, _items(llm.get("input_messages"))))
     return replace(
         span,
-        asked=list(map(_phoenix_message, _items(llm.get("input_messages")))),
+        asked=asked or _chat((about.get("input") or {}).get("value")),
         answer=answered[-1] if answered else _last(output.get("value")),
         model=str(llm.get("model_name") or ""),
         tokens_in=tokens.get("prompt"),
@@ -425,7 +430,7 @@ def _items(value: Any) -> list[Any]:
     """Return a list that may be an object with numbers for keys."""
     if isinstance(value, dict):
         return [value[key] for key in sorted(value, key=int)]
-    return list(value or ())
+    return list(value) if isinstance(value, list) else []
 
 
 def _time(value: Any) -> float | None:
@@ -435,12 +440,12 @@ def _time(value: Any) -> float | None:
 
 def _inside(value: Any, *names: str) -> list[Any]:
     """Return the first spans in a page or a trace."""
-    found = (
-        next((value[name] for name in names if isinstance(value.get(name), list)), [])
-        if (isinstance(value, dict))
+    held = (
+        [value[name] for name in names if isinstance(value.get(name), list)]
+        if isinstance(value, dict)
         else []
     )
-    return found[:40]
+    return list(held[0][:40]) if held else []
 
 
 def _nested(value: Mapping[str, Any], place: str, *names: str) -> Iterator[tuple[str, Any]]:
@@ -482,6 +487,18 @@ def read_langsmith_page(value: dict[str, Any], source: str) -> Records:
 
 
 read_phoenix: Final = partial(read_spans, "phoenix", _phoenix)
+
+
+def phoenix_span(trace: str, known: str, began: float, ended: float, error: str, attributes: Any) -> Any:
+    """Return a span of OpenTelemetry with attributes of OpenInference as Phoenix has it; times in seconds."""
+    return {
+        "context": {"trace_id": trace, "span_id": known},
+        "start_time": 1000 * began,
+        "end_time": 1000 * ended,
+        "status_code": "ERROR" if error else "OK",
+        "status_message": error,
+        "attributes": attributes,
+    }
 
 
 def read_phoenix_page(value: dict[str, Any], source: str) -> Records:

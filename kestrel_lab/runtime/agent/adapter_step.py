@@ -20,6 +20,7 @@ from typing import Final, cast
 from kestrel_lab.adapters.adapter import Adapter, Decision, Permission, Reported, Task, ToolDone, Turn
 from kestrel_lab.core.calls import Call, Danger, Problem
 from kestrel_lab.core.errors import ModelError, RunError, ToolError
+from kestrel_lab.core.events.tool_kinds import only_reads
 from kestrel_lab.core.events.union import (
     ApprovalGiven,
     ModelAnswered,
@@ -33,7 +34,6 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.core.step import Step
-from kestrel_lab.core.tool_kinds import only_reads
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.images import with_images
 from kestrel_lab.runtime.context.run_context import RunContext

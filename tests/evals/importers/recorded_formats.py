@@ -613,6 +613,29 @@ def _phoenix(number: int, shown: list[dict[str, Any]], answer: dict[str, Any]) -
 
 PHOENIX = [_phoenix(number, *turn) for number, turn in enumerate(_turns())]
 
+
+def _otlp(span: dict[str, Any]) -> dict[str, Any]:
+    """A span as the SDK of OpenTelemetry writes it, for a collector."""
+    number = int(span["context"]["span_id"][1:])
+    attributes = {"openinference.span.kind": "LLM", **span["attributes"]}
+    return {
+        "traceId": "t1",
+        "spanId": f"s{number}",
+        "startTimeUnixNano": str(1_790_000_000_000_000_000 + number * 10**9),
+        "endTimeUnixNano": str(1_790_000_001_000_000_000 + number * 10**9),
+        "attributes": [{"key": key, "value": {"stringValue": str(one)}} for key, one in attributes.items()],
+    }
+
+
+OTLP = {"resourceSpans": [{"scopeSpans": [{"spans": list(map(_otlp, PHOENIX))}]}]}
+PRINTED = [
+    {
+        **{key: one for key, one in span.items() if key != "span_kind"},
+        "attributes": {"openinference.span.kind": "LLM", **span["attributes"]},
+    }
+    for span in PHOENIX
+]
+
 RECORDED: dict[str, tuple[str, list[Any]]] = {
     "trajectory.json": ("atif", [ATIF]),
     "swe.traj": ("swe-agent", [SWE]),
@@ -633,6 +656,8 @@ RECORDED: dict[str, tuple[str, list[Any]]] = {
     "langsmith.json": ("langsmith", [{"runs": LANGSMITH}]),
     "phoenix.json": ("phoenix", [{"data": PHOENIX}]),
     "phoenix.jsonl": ("phoenix", PHOENIX),
+    "phoenix-otlp.json": ("phoenix", [OTLP]),
+    "phoenix-printed.json": ("phoenix", [PRINTED]),
     "messages.json": ("messages", [MESSAGES]),
     "messages.jsonl": ("messages", MESSAGES),
     "anthropic.json": ("messages", [ANTHROPIC]),

@@ -130,6 +130,12 @@ def test_a_session_of_claude_code_is_a_run(tmp_path: Path) -> None:
     answers = [event for event in run.events() if isinstance(event, ToolAnswered)]
     assert [answer.error is not None for answer in answers] == [False, True]
     assert (run.usage.tokens_in, run.usage.tokens_out, run.usage.model_calls) == (150, 33, 3)
+    assert run.usage.tokens_cached == sum(
+        line["message"]["usage"].get("cache_read_input_tokens", 0)
+        for line in {
+            line["message"].get("id"): line for line in SESSION if "usage" in line.get("message", {})
+        }.values()
+    )
     began = run.events()[0]
     assert began.imported["cwd"] == "/src/shop" and "local-command-caveat" in began.system  # type: ignore[union-attr]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_formats import RECORDED
 
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import UsageError
@@ -293,6 +294,18 @@ def test_damaged_records_raise_nothing_raw(tmp_path: Path, name: str) -> None:
     """Dropped keys, swapped types and cut lines: what cannot be read is told, and the sound file beside it is
     always imported.
     """
+    import_damaged(tmp_path, name, FORMATS[name], 250)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", RECORDED)
+def test_damaged_trajectories_raise_nothing_raw(tmp_path: Path, name: str) -> None:
+    """The same of the forms of other agents and of traces."""
+    import_damaged(tmp_path, name, RECORDED[name][1], 12)
+
+
+def import_damaged(tmp_path: Path, name: str, lines: list[Any], tries: int) -> None:
+    """Import a recording so often, damaged each time in another way."""
     dice = random.Random(f"bad {name}")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "sound.jsonl").write_text(
@@ -300,8 +313,8 @@ def test_damaged_records_raise_nothing_raw(tmp_path: Path, name: str) -> None:
     )
     lab = Lab(home=tmp_path / "home", env={})
     runs: set[str] = set()
-    for _ in range(250):
-        records = copy.deepcopy(FORMATS[name])
+    for _ in range(tries):
+        records = copy.deepcopy(lines)
         for _ in range(dice.choice([1, 1, 2, 5])):
             records = (
                 damage(records, dice)

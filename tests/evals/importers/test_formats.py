@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from recorded_formats import (
     ANTHROPIC,
+    ATIF,
     GEMINI_LINES,
     GOAL,
     LANGSMITH,
@@ -25,8 +26,8 @@ from recorded_formats import (
 
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.tool_kinds import command_line, tool_kind
 from kestrel_lab.core.events.union import ModelAnswered, Prompted, RunStarted, ToolAnswered, ToolCalled
-from kestrel_lab.core.tool_kinds import command_line, tool_kind
 from kestrel_lab.evals.importers.formats import FORMATS, TITLES, read_file
 from kestrel_lab.evals.importers.imported_run import Broken, Recording
 from kestrel_lab.runtime.run import Run
@@ -115,6 +116,30 @@ def test_trials_of_others_are_trials(tmp_path: Path) -> None:
         ("shops", "shop-1", "m", 1, "pass"),
         ("tau-bench:airline", "3", "gpt-4o", 1, "fail"),
         ("tau-bench:airline", "3", "gpt-4o", 2, "pass"),
+    ]
+
+
+def test_trials_of_harbor_have_their_rewards(tmp_path: Path) -> None:
+    """A folder of jobs: each trajectory is a trial with its task, agent and reward, and no other file is one."""
+    for name, reward in (("shop__a", 1.0), ("shop__b", 0.0), ("shop__c", None)):
+        trial = tmp_path / "jobs" / name
+        result = {
+            "task_name": "shop",
+            "source": "shops",
+            "agent_info": {"name": "helper"},
+            "verifier_result": None if reward is None else {"rewards": {"reward": reward}},
+            "exception_info": {"exception_type": "AgentTimeoutError"} if reward is None else None,
+        }
+        written(trial / "result.json", [result])
+        written(trial / "config.json", [{}])
+        written(trial / "verifier" / "ctrf.json", [{}])
+        written(trial / "agent" / "trajectory.json", [{**ATIF, "session_id": name}])
+    found = Lab(home=tmp_path / "home", env={}).evals.import_runs_sync(tmp_path / "jobs")
+    frame = found.frame[["suite", "scenario", "config", "outcome"]]
+    assert found.broken == () and sorted(map(tuple, frame.itertuples(index=False))) == [
+        ("harbor:shops", "shop", "helper/m", "error"),
+        ("harbor:shops", "shop", "helper/m", "fail"),
+        ("harbor:shops", "shop", "helper/m", "pass"),
     ]
 
 
@@ -238,6 +263,26 @@ def test_claims_are_checked_in_runs_of_others(tmp_path: Path) -> None:
         run = lab.get(lab.evals.import_runs_sync(written(tmp_path / name, [messages])).runs[0])
         concerns.append([str(issue) for issue in run.report.concerns])
     assert "updated" in concerns[0][0] and concerns[1] == []
+
+
+def test_an_edit_of_one_file_is_none_of_another(tmp_path: Path) -> None:
+    """The file that an editing tool names is the one that it changed, whatever the agent."""
+    messages = [
+        {"role": "user", "content": GOAL},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "tool_use", "id": "1", "name": "Edit", "input": {"file_path": "/w/shop.py"}}
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "done"}]},
+        {"role": "assistant", "content": "I updated `shop.py`. I updated `tax.py`."},
+    ]
+    lab = Lab(home=tmp_path / "home", env={})
+    run = lab.get(lab.evals.import_runs_sync(written(tmp_path / "a.json", [messages])).runs[0])
+    assert [action.files for action in run.report.actions] == [("/w/shop.py",)]
+    (concern,) = run.report.concerns
+    assert "tax.py" in str(concern["what"])
 
 
 def test_the_documentation_lists_what_is_read() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.evals.importers.imported_run import (
@@ -47,7 +47,7 @@ def is_openhands_event(value: Any) -> bool:
     """Return whether a JSON value is an event of OpenHands."""
     if not isinstance(value, dict):
         return False
-    if str(value.get("kind", "")).endswith(("Event", "Observation")) and "source" in value:
+    if value.get("kind") in _KINDS or (str(value.get("kind", "")).endswith("Event") and "source" in value):
         return True
     return (isinstance(value.get("action"), str) and ("args" in value or "thought" in value)) or (
         isinstance(value.get("observation"), str) and ("content" in value or "extras" in value)
@@ -163,7 +163,7 @@ class _Reader:
             text = str(next((one for one in said if one), ""))
             # In the oldest files nobody is named, and the task comes first.
             agent = event.get("source", "agent" if self._begun else "user") == "agent" or action != "message"
-            role = "assistant" if agent else "user"
+            role: Literal["assistant", "user"] = "assistant" if agent else "user"
             yield ImportedMessage(role=role, text=text, at=at, **(self._usage(event) if agent else {}))
             self._begun.add("")
         elif action in _CALLS:
@@ -229,7 +229,7 @@ class _Reader:
             self.tools += event.get("tools") or []
         elif kind == "MessageEvent":
             message = event["llm_message"]
-            role = "assistant" if message["role"] == "assistant" else "user"
+            role: Literal["assistant", "user"] = "assistant" if message["role"] == "assistant" else "user"
             thought = str(message.get("reasoning_content") or "")
             yield ImportedMessage(role=role, text=text_of(message.get("content")), at=at, thinking=thought)
         elif kind == "ActionEvent":

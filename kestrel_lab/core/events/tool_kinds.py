@@ -46,6 +46,8 @@ _OWN_NOTES: Final = frozenset(
 """Tools of no kind with which an agent thinks, reckons, plans or ends: they change nothing but its notes."""
 _EDITORS: Final = frozenset({"str_replace_editor", "str_replace_based_edit_tool", "file_editor"})
 """Tools that read and edit, as their argument `command` says."""
+_PATHS: Final = ("file_path", "filePath", "path", "notebook_path", "target_file", "filename")
+"""Names of arguments for the file that a tool edits."""
 _READING: Final = frozenset(
     "get list read view show fetch load lookup describe count check inspect retrieve calculate".split()
 )
@@ -85,6 +87,13 @@ def only_reads(name: str, args: Mapping[str, Any] | None = None) -> bool:
     """
     kept = name.lower().replace("-", "_") in _OWN_NOTES
     return kept or tool_kind(name, args) in ("read", "search", "web", "ask")
+
+
+def edited_file(name: str, args: Mapping[str, Any]) -> str:
+    """Return the file that a call of an editing tool names; empty where it names none in an argument."""
+    if tool_kind(name, args) != "edit":
+        return ""
+    return next((path for key in _PATHS if isinstance(path := args.get(key), str)), "")
 
 
 def command_line(name: str, args: Mapping[str, Any]) -> str | None:
