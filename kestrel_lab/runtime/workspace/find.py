@@ -251,7 +251,7 @@ class _Search:
                 trial.append(known.trial)
                 of_trial += [value] * known.trial.count("?") if name == "check" else [_pattern(value)]
         if trial:
-            # The plus keeps SQLite from comparing as texts, for which `eval_runs_by_run` is of no use. It would
+            # The plus keeps SQLite from comparing as texts, for which `eval_runs_by_run` is useless. It would
             # make a join of an EXISTS and then sort all rows, hence a scalar query.
             of_run = "e.result_json ->> '$.run' = +runs.id"
             conditions.append(
