@@ -264,10 +264,11 @@ class TextIndex:
     def __init__(
         self,
         query: Callable[..., list[tuple[Any, ...]]],
-        execute: Callable[[str, tuple[object, ...]], Future[None]],
+        execute: Callable[..., Future[None]],
     ) -> None:
-        """`query` reads the log; `execute` queues a statement of the index with its writer."""
-        self._query, self._execute = query, execute
+        """`query` reads the log; `execute` queues a statement with its writer."""
+        self._query = query
+        self._execute = partial(execute, what="the index of texts", urgent=False)
         self._begun = 0
 
     def run_began(self) -> None:
