@@ -123,7 +123,9 @@ def remove_from_log(store: SessionStore, plan: RemovalPlan) -> bool:
     """
     named = _named_blobs(store, plan.keep)
     work = json.dumps([[run, keep] for run, keep in plan.keep.items()])
-    store.execute(_REMOVE, (work, time.time(), plan.state), "a removal of runs").result()
+    values = (work, time.time(), plan.state)
+    # Their words leave the index in the same transaction, unless it is damaged and made anew.
+    store.texts.repaired(lambda: store.execute(_REMOVE, values, "a removal of runs").result())
     if not plan.keep.items() <= removed_runs(store).items():
         return False
     for sql in _SCORES:

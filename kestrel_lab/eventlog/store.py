@@ -140,7 +140,7 @@ class SessionStore:
         """The id of the last event that this store appended to a run."""
         self.results = ResultStore(self.path.parent / "results")
         """Whole texts of answers that were too long to show."""
-        self.texts = TextIndex(self.query, self._index)
+        self.texts = TextIndex(self.query, self.execute)
         """Finds runs by their words."""
         # Not a generator: those may not be entered by two threads.
         self._numbers = itertools.count(1)
@@ -505,11 +505,6 @@ runs.id = line.parent)
         """Queue one statement about `what`; the future resolves once it is on disk."""
         done: Future[None] = Future()
         self._writer.put(Execute(sql, bindings, what, done), urgent=urgent)
-        return done
-
-    def _index(self, sql: str, bindings: tuple[object, ...]) -> Future[None]:
-        done: Future[None] = Future()
-        self._writer.put(Execute(sql, bindings, "the index of texts", done, index=True), urgent=False)
         return done
 
     def on_disk(self) -> Future[None]:

@@ -25,8 +25,8 @@ from kestrel_lab.core.errors import StoreError
 from kestrel_lab.eventlog.connection import store_error
 from kestrel_lab.eventlog.hash_chain import chain_hash, last_hash
 
-_EVERYBODYS = (apsw.FullError, apsw.BusyError, apsw.IOError, apsw.CorruptError, apsw.ReadOnlyError)
-"""What is wrong with the database rather than with one statement."""
+_EVERYBODYS = (apsw.FullError, apsw.BusyError, apsw.IOError, apsw.ReadOnlyError)
+"""What is wrong with the database rather than with one statement. Damage may be of the text index alone."""
 BATCH = 256
 LINGER_S = 0.004
 
@@ -62,8 +62,6 @@ class Execute(Struct, frozen=True):
     what: str
     done: Future[None]
     events: tuple[Append, ...] = ()
-    index: bool = False
-    """Whether it concerns the index of texts alone: when that is damaged, nothing else is refused for it."""
 
 
 class Writer:
@@ -152,10 +150,7 @@ class Writer:
         try:
             numbers = _transact(connection, batch)
         except Exception as error:  # a writer that dies would leave everybody waiting: each waiter is told  # noqa: BLE001
-            if len(batch) > 1 and not (
-                isinstance(error, _EVERYBODYS)
-                and not any(isinstance(one, Execute) and one.index for one in batch)
-            ):
+            if len(batch) > 1 and not isinstance(error, _EVERYBODYS):
                 for job in batch:
                     self._commit(connection, [job])
                 return

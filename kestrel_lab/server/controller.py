@@ -42,7 +42,7 @@ from kestrel_lab.server import protocol
 from kestrel_lab.server.actions import cancel_run, decide_question
 from kestrel_lab.server.client import Link
 from kestrel_lab.server.run_stream import Follower, LogWatcher
-from kestrel_lab.server.trial_list import list_trials
+from kestrel_lab.server.trial_list import list_found, list_trials
 
 
 class AttendingClients:
@@ -214,7 +214,7 @@ class Control:
 
     async def handle(
         self,
-        message: protocol.Decision | protocol.Cancel | protocol.Start | protocol.Resume | protocol.ListTrials,
+        message: protocol.Command,
         *,
         how: str = "command",
     ) -> protocol.Reply:
@@ -224,6 +224,8 @@ class Control:
                 return self._begin(message)
             if isinstance(message, protocol.ListTrials):
                 return await asyncio.to_thread(list_trials, self.lab.store, message)
+            if isinstance(message, protocol.Find):
+                return await asyncio.to_thread(list_found, self.lab.store, message)
             if isinstance(message, protocol.Cancel):
                 return await cancel_run(self.lab, message, by=self.user)
             return await asyncio.to_thread(decide_question, self.lab, message, by=self.user, how=how)

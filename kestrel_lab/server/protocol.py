@@ -187,9 +187,21 @@ class ListTrials(_FromClient):
     eval_run: str = Field(default="", max_length=200)
 
 
+class Find(_FromClient):
+    """Find runs by words and by what is known of them, newest first; the reply names the filters."""
+
+    type: Literal["find"] = "find"
+    query: str = Field(default="", max_length=2_000)
+    filters: dict[str, str] = Field(default_factory=dict, description="By name; see `kestrel find --help`.")
+    limit: int = Field(default=20, ge=1, le=200)
+    after: int | None = Field(default=None, description="Of the page before, for the next one.")
+
+
 ClientMessage = (
-    Watch | Subscribe | Unsubscribe | Answer | Approve | Deny | Cancel | Start | Resume | ListTrials
+    Watch | Subscribe | Unsubscribe | Answer | Approve | Deny | Cancel | Start | Resume | ListTrials | Find
 )
+Command = Answer | Approve | Deny | Cancel | Start | Resume | ListTrials | Find
+"""Messages that are carried out and have one reply."""
 Decision = Answer | Approve | Deny
 
 
@@ -291,6 +303,34 @@ class Trials(_FromServer):
     suite: str = ""
     eval_run: str = ""
     trials: list[TrialSummary]
+
+
+class FoundRun(BaseModel):
+    """A run that was found."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    task: str = Field(description="The scenario of a trial, or the goal.")
+    model: str
+    began: float = Field(description="Seconds since 1970, UTC.")
+    ended: str = Field(description="The outcome of its trial with the checks that failed, or its status.")
+    where: str = Field(description="In which kind of text the words are.")
+    event: int = Field(description="The number of the event that has it; 0 for the goal.")
+    parts: list[tuple[str, bool]] = Field(
+        description="That text in pieces, each with whether it was asked for."
+    )
+
+
+class Found(_FromServer):
+    """The reply to `find`."""
+
+    type: Literal["found"] = "found"
+    re: str = ""
+    runs: list[FoundRun]
+    after: int | None = Field(description="For the next page; null at the end.")
+    notes: list[str] = Field(description="How far the index and the search are.")
+    filters: dict[str, str] = Field(description="The filters that there are, with what they mean.")
 
 
 class RunChanged(_FromServer):
@@ -426,6 +466,7 @@ ServerMessage = (
     Hello
     | Runs
     | Trials
+    | Found
     | RunChanged
     | Happened
     | Question
@@ -438,7 +479,7 @@ ServerMessage = (
     | Accepted
     | Refused
 )
-Reply = Accepted | Refused | Trials
+Reply = Accepted | Refused | Trials | Found
 
 _CLIENT: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[ClientMessage, Field(discriminator="type")])
 

@@ -1,11 +1,13 @@
-"""Eval runs in the log and the trials of one, with verdicts and the runs behind them."""
+"""Lists for clients: eval runs in the log and the trials of one, and runs that are looked for."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.workspace.find import Hit, find_runs
+from kestrel_lab.runtime.workspace.run_filters import FILTERS
 from kestrel_lab.server import protocol
 
 MOST_EVAL_RUNS: Final = 200
@@ -71,4 +73,29 @@ def _trial(row: tuple[str, str, str, int, str, str | None, str, str, float]) -> 
         model_kind=kind,
         run=run,
         at=at,
+    )
+
+
+def list_found(store: SessionStore, message: protocol.Find) -> protocol.Found:
+    """Return a page of the runs that are looked for; raises `UsageError` for a wrong query or filter."""
+    page = find_runs(store, message.query, limit=message.limit, after=message.after, **message.filters)
+    return protocol.Found(
+        re=message.id,
+        runs=[*map(_found, page)],
+        after=page.after,
+        notes=page.progress(),
+        filters={name: known.help for name, known in FILTERS.items()},
+    )
+
+
+def _found(hit: Hit) -> protocol.FoundRun:
+    return protocol.FoundRun(
+        run=hit.row.id,
+        task=one_line(hit.row.scenario or hit.row.goal, _REASON),
+        model=hit.row.model,
+        began=hit.row.created_at,
+        ended=hit.ended,
+        where=hit.where,
+        event=hit.piece.seq,
+        parts=[(sanitize_text(text), marked) for text, marked in hit.parts()],
     )

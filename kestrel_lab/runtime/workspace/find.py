@@ -86,6 +86,14 @@ class Hit:
         """When it began."""
         return datetime.fromtimestamp(self.row.created_at, UTC)
 
+    def parts(self) -> Iterator[tuple[str, bool]]:
+        """Yield the text in pieces on one line, each with whether it was asked for."""
+        text, last = self.piece.text, 0
+        for start, end in (*self.marks, (len(text), len(text))):
+            yield _SPACES.sub(" ", text[last:start]), False
+            yield _SPACES.sub(" ", text[start:end]), True
+            last = end
+
     def as_json(self) -> dict[str, Any]:
         """Return the hit for programs."""
         row = self.row
@@ -144,7 +152,7 @@ class FoundRuns(TableView):
             "after": self.after,
             "indexed": self.indexed,
             "runs": self.runs,
-            "notes": list(self.lines()),
+            "notes": self.progress(),
         }
 
     @property
@@ -173,20 +181,23 @@ class FoundRuns(TableView):
             for hit in self.hits
         ]
 
-    def lines(self) -> Sequence[str]:
-        """Return how far the index and the search are, and how to go on."""
+    def progress(self) -> list[str]:
+        """Return how far the index and the search are, where that is not to the end."""
         said = []
         if self.indexed < self.runs:
             said.append(
-                f"{self.indexed:,} of {self.runs:,} runs are indexed so far, the newest; repeat for more"
+                f"{self.indexed:,} of {self.runs:,} runs are indexed so far, the newest: repeat later"
             )
         if self.until is not None:
             said.append(
                 f"runs back to {self.until:%Y-%m-%d %H:%M} were looked through; the next page goes on"
             )
-        if self.after is not None:
-            said.append(f"next page: --after {self.after}, or after={self.after}")
         return said
+
+    def lines(self) -> Sequence[str]:
+        """Return how far that is, and how to go on."""
+        more = [] if self.after is None else [f"next page: --after {self.after}, or after={self.after}"]
+        return self.progress() + more
 
     def _repr_html_(self) -> str:
         columns, rows = self.table()
@@ -198,14 +209,10 @@ class FoundRuns(TableView):
 def _marked_html(hit: Hit) -> Any:
     from markupsafe import Markup, escape
 
-    def shown(start: int, end: int) -> Markup:
-        return escape(sanitize_text(_SPACES.sub(" ", hit.piece.text[start:end])))
-
-    parts, last = Markup(), 0
-    for start, end in hit.marks:
-        parts += shown(last, start) + Markup("<mark>") + shown(start, end) + Markup("</mark>")
-        last = end
-    return parts + shown(last, len(hit.piece.text))
+    return Markup().join(
+        Markup("<mark>%s</mark>") % sanitize_text(text) if marked else escape(sanitize_text(text))
+        for text, marked in hit.parts()
+    )
 
 
 def phrases_of(query: str) -> list[tuple[str, ...]]:
@@ -251,8 +258,8 @@ class _Search:
                 trial.append(known.trial)
                 of_trial += [value] * known.trial.count("?") if name == "check" else [_pattern(value)]
         if trial:
-            # The plus keeps SQLite from comparing as texts, for which `eval_runs_by_run` is of no use. It
-            # would make a join of an EXISTS and then sort all rows, hence a scalar query.
+            # The plus keeps SQLite from comparing as texts, for which `eval_runs_by_run` is useless. It would
+            # make a join of an EXISTS and then sort all rows, hence a scalar query.
             of_run = "e.result_json ->> '$.run' = +runs.id"
             conditions.append(
                 f"(SELECT 1 FROM eval_runs AS e WHERE {' AND '.join([of_run, *trial])} LIMIT 1)"

@@ -257,15 +257,58 @@ async function loadSuites(opened) {
   at("no-suites").hidden = evals.size > 0;
   if (opened) evals.get(key(opened))?.fill(reply.trials);
 }
-function which(suites) {
-  at("of-runs").hidden = suites;
-  at("of-suites").hidden = !suites;
-  at("show-runs").setAttribute("aria-pressed", String(!suites));
-  at("show-suites").setAttribute("aria-pressed", String(suites));
-  if (suites) loadSuites();
+
+// Search: full text over all runs. The server names the filters; a page follows the one before.
+let looked = null;
+function foundEntry(hit) {
+  const item = make("li"), open = make("button", "entry"), text = make("span", "rest excerpt");
+  item.dataset.status = /^(pass|complete)/.test(hit.ended) ? "COMPLETE" : /^fail:/.test(hit.ended) ? "WAITING_APPROVAL" : /^(fail|error)/.test(hit.ended) ? "FAILED" : "CANCELLED";
+  for (const [piece, marked] of hit.parts) text.append(marked ? make("mark", "", piece) : piece);
+  open.type = "button";
+  open.append(make("span", "goal", hit.task), make("span", "state", hit.ended), text,
+    make("span", "soft rest", [hit.where, new Date(hit.began * 1000).toLocaleString(), hit.model, hit.run].join(" · ")));
+  open.onclick = () => choose(hit.run, true);
+  item.append(open);
+  return item;
 }
-at("show-runs").onclick = () => which(false);
-at("show-suites").onclick = () => which(true);
+function offerFilters(known) {
+  if (at("filter-list").children.length) return;
+  for (const [name, help] of Object.entries(known)) {
+    const label = make("label", "filter"), input = make("input");
+    input.name = name;
+    input.title = help;
+    input.maxLength = 200;
+    label.append(make("span", "soft", name.replace("_", " ")), input);
+    at("filter-list").append(label);
+  }
+}
+async function search(after) {
+  const filters = Object.fromEntries([...at("filter-list").querySelectorAll("input")].map(one => [one.name, one.value.trim()]).filter(([, value]) => value));
+  const asked = looked = { type: "find", query: at("query").value, filters, ...(after == null ? {} : { after }) };
+  put(at("found-notes"), "searching …");
+  const reply = await say(asked);
+  if (asked !== looked) return; // another search was begun meanwhile
+  if (reply.type !== "found") return put(at("found-notes"), told(reply));
+  offerFilters(reply.filters);
+  const items = reply.runs.map(foundEntry);
+  if (after == null) at("found").replaceChildren(...items); else at("found").append(...items);
+  items[0]?.firstChild.focus({ preventScroll: after == null });
+  put(at("found-notes"), [at("found").children.length ? "" : "no run was found", ...reply.notes].filter(Boolean).join("; "));
+  at("found-more").hidden = reply.after == null;
+  at("found-more").onclick = () => search(reply.after);
+}
+at("search").onsubmit = event => { event.preventDefault(); search(); };
+
+function which(name) {
+  for (const one of ["runs", "suites", "search"]) {
+    at("of-" + one).hidden = one !== name;
+    at("show-" + one).setAttribute("aria-pressed", String(one === name));
+    at("show-" + one).onclick = () => which(one);
+  }
+  if (name === "suites") loadSuites();
+  if (name === "search") { at("query").focus(); if (!looked) search().then(() => at("query").focus()); }
+}
+which("runs");
 // Trials end one by one while a suite runs.
 setInterval(() => {
   if (at("of-suites").hidden || document.hidden) return;
