@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kestrel_lab.core.json_types import Json, readable
+from kestrel_lab.core.json_types import readable
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.scanners.scanner import Finding, Scanner, finding, scanner
 from kestrel_lab.evals.transcripts.transcript import Transcript, TranscriptStep
@@ -174,7 +174,7 @@ def _says_whence(word: str) -> bool:
     return len(word) >= _LEAST and not word.isalpha()
 
 
-def _values(args: Json) -> Iterator[str]:
+def _values(args: object) -> Iterator[str]:
     if isinstance(args, list):
         for one in args:
             yield from _values(one)
