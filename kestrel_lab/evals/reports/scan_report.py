@@ -13,7 +13,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.labels.stored_labels import labels_of
 from kestrel_lab.evals.scanners.deterministic import SHIPPED
 from kestrel_lab.evals.scanners.findings import Scan, Scanned, Scans, scan_runs, stored_scans
-from kestrel_lab.evals.scanners.scanner import Looks
+from kestrel_lab.evals.scanners.scanner import PREFIX, Looks
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import corrected_columns, sample_of, with_corrected
@@ -216,6 +216,14 @@ async def scan_report(
             if one.rubric_hash and suite
         },
     )
+
+
+async def scan_for_gates(store: SessionStore, suite: Suite, rows: Sequence[EvalRow]) -> None:
+    """Scan the runs of trials by the shipped scanners that gates of their suite are about."""
+    gated = dict.fromkeys(gate.metric.removeprefix(PREFIX) for gate in suite.gates)
+    if wanted := [SHIPPED[name] for name in gated if name in SHIPPED]:
+        store.flush()  # a run is read as it is on disk
+        await scan_runs(store, [row.run for row in rows], wanted)
 
 
 class ScannedResult:

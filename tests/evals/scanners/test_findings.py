@@ -69,6 +69,15 @@ def test_what_is_found_is_a_measure(lab: Lab) -> None:
     assert "found:refusal" not in change.index  # which found nothing on either side
 
 
+def test_a_suite_with_such_a_gate_is_scanned_as_it_runs(tmp_path: Path) -> None:
+    """A gate on a shipped scanner is decided without another command."""
+    suite = made_rows.suite(Gate(metric="found:refusal", at_most=0.5))
+    with Lab(home=tmp_path / "home", env={}) as lab:
+        found = lab.eval_sync(suite, configs={"c": ScriptedModel(["I can’t help with that."])})
+        assert list(found.frame["found:refusal"]) == [1]
+        assert found.gates().decisions[0].trials == 1
+
+
 def test_a_scanner_that_raises_costs_that_run_only(lab: Lab) -> None:
     """Its error is a finding of its own kind; the run says nothing of it, and is tried again."""
 
