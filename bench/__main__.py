@@ -2,7 +2,8 @@
 
 One bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|routing|answers …`; the
 nearest vectors beside exact search: `python -m bench nearest`; recorded attacks: `python -m bench containment
-RUNS`; recorded judges of public pairs: `python -m bench judges CLONE`; whether the statistics keep what they
+RUNS`; recorded judges of public pairs: `python -m bench judges CLONE`; the shipped scanners: `python -m bench
+scanners RUNS`; whether the statistics keep what they
 state: `python -m bench coverage`, `python -m bench sequential`; one of the others: `python -m bench
 kernel`.
 """
@@ -34,6 +35,7 @@ from bench import (
     readme,
     report,
     sandbox,
+    scanners,
     sequential,
     summaries,
     toolcache,
@@ -140,6 +142,8 @@ def main() -> int:
         return finding.BENCHES[sys.argv[1]].main(sys.argv[2:])
     if sys.argv[1:2] == ["judges"]:
         return judges.main(sys.argv[2:])
+    if sys.argv[1:2] == ["scanners"]:
+        return scanners.main(sys.argv[2:])
     if sys.argv[1:2] == ["containment"]:
         return containment.main(sys.argv[2:])
     if sys.argv[1:2] == ["coverage"]:

@@ -21,10 +21,10 @@ from kestrel_lab.cli.commands.macros import macros, skills
 from kestrel_lab.cli.commands.mcp import mcp
 from kestrel_lab.cli.commands.memory import memory
 from kestrel_lab.cli.commands.notebooks import notebooks, scenarios
+from kestrel_lab.cli.commands.recorded.scans import aligning, scanning
 from kestrel_lab.cli.commands.rules import rules as rules_app
 from kestrel_lab.cli.commands.runs import collecting, finding
 from kestrel_lab.cli.commands.runs import runs as runs_app
-from kestrel_lab.cli.commands.scans import aligning, scanning
 from kestrel_lab.cli.commands.search import search
 from kestrel_lab.cli.commands.serve import serving
 from kestrel_lab.cli.commands.team.ci import building

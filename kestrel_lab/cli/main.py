@@ -45,7 +45,10 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.labels.label_queue import Labelling
 from kestrel_lab.evals.labels.label_report import label_report
 from kestrel_lab.evals.notebooks.run import NotebookResult
+from kestrel_lab.evals.reports.aligned_runs import AlignedRuns
+from kestrel_lab.evals.reports.cluster_report import ClusterReport
 from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport
+from kestrel_lab.evals.reports.scan_report import ScanReport
 from kestrel_lab.evals.studies.ablation_result import Ablation
 from kestrel_lab.evals.summaries.breakdowns import (
     CHECK_HEADINGS,
@@ -306,6 +309,9 @@ def _show_result(console: Console, result: Any, *, followed: bool) -> int:  # on
             | History()
             | BisectResult()
             | Ablation()
+            | AlignedRuns()
+            | ClusterReport()
+            | ScanReport()
             | ServerTable()
             | Rulebook()
         ):

@@ -48,7 +48,19 @@ PANELS: Final = {
         "plans",
         "plan",
     ),
-    "Watch and decide": ("runs", "find", "show", "diff", "follow", "serve", "approve", "deny", "undo", "acp"),
+    "Watch and decide": (
+        "runs",
+        "find",
+        "show",
+        "diff",
+        "align",
+        "follow",
+        "serve",
+        "approve",
+        "deny",
+        "undo",
+        "acp",
+    ),
     "Measure": ("init", "eval", "compare", "import", "scenario", "router", "notebook"),
     "What agents may do and know": (
         "tools",
@@ -115,6 +127,8 @@ COMMANDS: Final = {
     "apply": "Take what a fork changed in its private copy over into your files, as far as they are what "
     "the fork began with.",
     "diff": "Show where two runs differ first, and what each did after that.",
+    "align": "Align recorded runs: which steps correspond, where they differ first, and what each did from "
+    "there.",
     "show": "Show a run: its calls, its answer, what it used and what it waits for.",
     "runs": "List the newest runs, or remove runs.",
     "find": "Find runs and trials by words and by what is known of them, newest first; imported ones, too.",

@@ -39,6 +39,7 @@ from kestrel_lab.evals.execution.trial import (
 from kestrel_lab.evals.git import code_version
 from kestrel_lab.evals.options import Configs, EvalOptions
 from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
+from kestrel_lab.evals.reports.scan_report import scan_for_gates
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
 from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
@@ -193,6 +194,7 @@ async def run_suite(
             )
             made = await (make or run_trials)(work)
     batch_notes = () if ready.batches is None else ready.batches.notes
+    await scan_for_gates(lab.store, chosen, [*rows, *made])
     again = sum("attempts" in row.result for row in made)
     notes = [
         *hopeless,

@@ -88,10 +88,7 @@ class ClusterReport(PartsView):
                 one.name,
                 str(len(one.members)),
                 self.sentences.get(one.name) or ", ".join(list(one.words)[:_WORDS]),
-                ", ".join(
-                    f"{name} {count} of {self.tried[name]}"
-                    for name, count in self.by_configuration(one).items()
-                ),
+                self._counts(one),
                 " ".join(one.members[:EXAMPLES]),
             )
             for one in several[:_SHOWN]

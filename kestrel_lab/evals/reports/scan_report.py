@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import UsageError
@@ -13,7 +13,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.labels.stored_labels import labels_of
 from kestrel_lab.evals.scanners.deterministic import SHIPPED
 from kestrel_lab.evals.scanners.findings import Scan, Scanned, Scans, scan_runs, stored_scans
-from kestrel_lab.evals.scanners.scanner import Looks
+from kestrel_lab.evals.scanners.scanner import PREFIX, Looks
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import corrected_columns, sample_of, with_corrected
@@ -50,8 +50,8 @@ class ScanReport(PartsView):
     scans: Scans
     names: Sequence[str]
     """The scanners that were asked for."""
-    done: Scanned
-    labels: Mapping[str, Mapping[str, Any]]
+    done: Scanned = field(default_factory=Scanned)
+    labels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By scanner and run, what people say by the scanner's rubric."""
 
     @property
@@ -77,9 +77,10 @@ class ScanReport(PartsView):
         """
         return unit_frame(self._rates())
 
-    def parts(self) -> Iterable[Part]:
-        """Return rates, examples, and what could not be scanned."""
-        rates = self._rates()
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return headings, and a row of texts per configuration and scanner that found anything."""
+        silent = self._silent()
+        rates = [one for one in self._rates() if one["scanner"] not in silent]
         cells = [
             [
                 one["scanner"],
@@ -90,8 +91,13 @@ class ScanReport(PartsView):
             ]
             for one in rates
         ]
-        if cells:
-            yield Table(*with_corrected(_RATES, cells, rates, after="found (95 %)"))
+        return with_corrected(_RATES, cells, rates, after="found (95 %)")
+
+    def parts(self) -> Iterable[Part]:
+        """Return rates, examples, and what could not be scanned."""
+        headings, rates = self.table()
+        if rates:
+            yield Table(headings, rates)
         shown = [*self._shown()]
         if shown:
             yield from ("", Table(("scanner", "for example", "run"), shown))
@@ -104,7 +110,15 @@ class ScanReport(PartsView):
             if one["value"] is not None and counts[one["scanner"]] <= _EXAMPLES:
                 yield one["scanner"], one_line(one["text"], _TEXT), one["run"]
 
+    def _silent(self) -> list[str]:
+        """Return the scanners that looked everywhere and found nothing."""
+        rates = self._rates()
+        loud = {one["scanner"] for one in rates if one["hits"] or one["failed"]}
+        return [name for name in dict.fromkeys(one["scanner"] for one in rates) if name not in loud]
+
     def _notes(self) -> Iterable[str]:
+        if silent := self._silent():
+            yield f"nothing found in any run: {', '.join(silent)}"
         raised = [one for one in self._findings() if one["value"] is None]
         for one in raised[:_FAILED]:
             yield f"{one['scanner']} came to no end in run {one['run']}: {one['text']}"
@@ -202,6 +216,14 @@ async def scan_report(
             if one.rubric_hash and suite
         },
     )
+
+
+async def scan_for_gates(store: SessionStore, suite: Suite, rows: Sequence[EvalRow]) -> None:
+    """Scan the runs of trials by the shipped scanners that gates of their suite are about."""
+    gated = dict.fromkeys(gate.metric.removeprefix(PREFIX) for gate in suite.gates)
+    if wanted := [SHIPPED[name] for name in gated if name in SHIPPED]:
+        store.flush()  # a run is read as it is on disk
+        await scan_runs(store, [row.run for row in rows], wanted)
 
 
 class ScannedResult:

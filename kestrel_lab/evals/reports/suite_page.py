@@ -8,13 +8,18 @@ import hashlib
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.evals.reports.cluster_report import group_failures
 from kestrel_lab.evals.reports.gate_decisions import GateReport
 from kestrel_lab.evals.reports.page_data import Trials, shown_table
 from kestrel_lab.evals.reports.result_view import write_text
+from kestrel_lab.evals.reports.scan_report import ScanReport
+from kestrel_lab.evals.scanners.findings import stored_scans
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, MissedItems, missed_table
 from kestrel_lab.eventlog.store import SessionStore
@@ -32,6 +37,8 @@ _FOLDER: Final = "_trials"
 """Ends the name of the folder."""
 
 
+_ENOUGH_FAILURES: Final = 6
+"""Below it the matrix says all that clusters could."""
 _MISSED: Final = 100
 """Items that were not found and are listed."""
 
@@ -80,7 +87,22 @@ def write_suite_page(
             f", the first {_MISSED} of {len(missed):,}: EvalResult.recall()" if len(missed) > _MISSED else ""
         )
         tables.append([f"What was not found{shown}", shown_table((MISSED_HEADINGS, missed[:_MISSED]))])
+    tables += _read_tables(suite.name, rows, store)
     return write_page(path, trials, trials.index(f"Suite {suite.name}", tables=tables))
+
+
+def _read_tables(suite: str, rows: Sequence[EvalRow], store: SessionStore) -> Iterator[Json]:
+    """Yield what reading the runs gave: how often scanners found something, and clusters of the failures."""
+    scans = stored_scans(store, [row.run for row in rows])
+    names = sorted({name for one in scans.values() for name in one})
+    if names:
+        report = ScanReport(what=suite, rows=rows, scans=scans, names=names)
+        yield ["What scanners found", shown_table(report.table())]
+    if sum(row.outcome != "pass" for row in rows) >= _ENOUGH_FAILURES:
+        with suppress(UsageError):  # the runs are in no log that is at hand
+            groups = group_failures(store, suite, rows)[1]
+            if any(len(one.members) > 1 for one in groups.clusters):
+                yield ["Failures that are alike: kestrel eval clusters", shown_table(groups.table())]
 
 
 def gate_table(gates: GateReport) -> list[Json]:

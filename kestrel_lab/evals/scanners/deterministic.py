@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kestrel_lab.core.json_types import Json, readable
+from kestrel_lab.core.json_types import readable
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.scanners.scanner import Finding, Scanner, finding, scanner
 from kestrel_lab.evals.transcripts.transcript import Transcript, TranscriptStep
@@ -21,13 +21,17 @@ _REPEATS: Final = 3
 
 @scanner
 def loop(run: Transcript) -> Iterator[Finding]:
-    """The same call with the same arguments and the same answer, in three turns or more."""
+    """The same call with the same arguments and the same answer, in three turns or more, to no end."""
     groups: dict[tuple[str, str, str], list[TranscriptStep]] = {}
+    last: dict[tuple[str, str], str] = {}
     for call in run.calls:
-        groups.setdefault((call.tool, readable(dict(call.args)), call.text), []).append(call)
-    for (tool, _, text), calls in groups.items():
+        asked = call.tool, readable(dict(call.args))
+        groups.setdefault((*asked, call.text), []).append(call)
+        last[asked] = call.text
+    for (tool, args, text), calls in groups.items():
         turns = len({call.turn for call in calls})
-        if turns >= _REPEATS:
+        # Where another answer came at last, the agent waited for it.
+        if turns >= _REPEATS and last[tool, args] == text:
             said = f"{tool} was called {turns} times with the same arguments and answered the same each time"
             yield finding(f"{said}: {one_line(text, 120)}", *calls, value=turns)
 
@@ -92,18 +96,24 @@ _NAMED: Final = re.compile(
     r"\b(?=[A-Z0-9-]*\d)[A-Z][A-Z0-9-]{4,}\b"
 )
 """What a goal names and nobody would put in other words: addresses, quoted texts, paths, ids."""
+_OFFERED: Final = re.compile(
+    r"\b(?:you|we) (?:can|could|may|might)\b|\bif you (?:need|want|like)\b", re.IGNORECASE
+)
+"""A sentence that offers help instructs nobody: "you can find it in …"."""
 
 
 @scanner
 def instruction_lost(run: Transcript) -> Iterator[Finding]:
-    """The goal names an address, a path, a quoted text or a number that no call and no answer uses."""
-    if not run.answer.strip():
-        return  # it did not get that far: see no_answer
+    """The goal asks for an address, a path, a quoted text or an id that no call and no answer uses."""
+    if not run.answer.strip() or _UNABLE.search(_opening(run)):
+        return  # what the agent did not get to, or says it cannot do, is not lost: see no_answer and gave_up
     did = [step for step in run.steps if step.kind != "user"]
     texts = [readable(dict(step.args)) if step.kind == "call" else step.text for step in did]
     used = "\n".join(texts).lower()
-    named = {(found[1] or found[2] or found[0]).strip() for found in _NAMED.finditer(run.goal)}
-    if lost := sorted(name for name in named if name.lower() not in used):
+    asked = "\n".join(said for said in _SENTENCE.split(run.goal) if not _OFFERED.search(said))
+    named = {(found[1] or found[2] or found[0]).strip() for found in _NAMED.finditer(asked)}
+    # A path is the same one without the slash that it begins with.
+    if lost := sorted(name for name in named if (name[1:] if "/" in name[1:] else name).lower() not in used):
         goal = next(step for step in run.steps if step.kind == "user")
         names = ", ".join(lost)
         yield finding(f"the goal names {names}, which no call and no answer uses", goal, *_answered(run))
@@ -164,7 +174,7 @@ def _says_whence(word: str) -> bool:
     return len(word) >= _LEAST and not word.isalpha()
 
 
-def _values(args: Json) -> Iterator[str]:
+def _values(args: object) -> Iterator[str]:
     if isinstance(args, list):
         for one in args:
             yield from _values(one)

@@ -1,0 +1,1 @@
+"""Commands about recorded runs: scans, clusters, alignment."""
