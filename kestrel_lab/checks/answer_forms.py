@@ -47,7 +47,9 @@ def _unreadable(label: str, trial: Trial, error: Exception) -> Score:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartsWith(LogCheck):
-    """The answer begins with one of the texts; `compare` as in `answer_contains`."""
+    """The answer begins with one of the texts; `compare` as in `answer_contains`, and unless it is `exact`
+    punctuation around answer and text is left out.
+    """
 
     texts: tuple[str, ...]
     compare: Comparison = "words"
@@ -63,12 +65,14 @@ class StartsWith(LogCheck):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when it does."""
-        answer = comparable_text(trial.answer, self.compare)
-        return _verdict(
-            self.label,
-            trial,
-            any(self._fits(answer, comparable_text(text, self.compare)) for text in self.texts),
-        )
+        answer = self._bare(trial.answer)
+        return _verdict(self.label, trial, any(self._fits(answer, self._bare(text)) for text in self.texts))
+
+    def _bare(self, text: str) -> str:
+        """Return a text as it is compared: unless exactly, "Paris." is Paris."""
+        found = comparable_text(text, self.compare)
+        bare = found if self.compare == "exact" else found.strip(string.punctuation + string.whitespace)
+        return bare or found
 
     def _fits(self, answer: str, text: str) -> bool:
         return answer.startswith(text)
@@ -76,7 +80,7 @@ class StartsWith(LogCheck):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndsWith(StartsWith):
-    """The answer ends with one of the texts; `compare` as in `answer_contains`, but for a final full stop."""
+    """The answer ends with one of the texts; compared as in `starts_with`."""
 
     @property
     def label(self) -> str:
@@ -84,9 +88,7 @@ class EndsWith(StartsWith):
         return f"answer ends with {' or '.join(repr(one_line(text, 40)) for text in self.texts)}"
 
     def _fits(self, answer: str, text: str) -> bool:
-        if self.compare == "exact":
-            return answer.endswith(text)
-        return answer.rstrip(".").endswith(text.rstrip("."))
+        return answer.endswith(text)
 
 
 Separator = Literal[",", ".", " ", "'", "_", ""]

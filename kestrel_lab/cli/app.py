@@ -15,6 +15,7 @@ from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.doctor import Doctor, config, known_models, run_diagnostics
 from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
 from kestrel_lab.cli.commands.home import home
+from kestrel_lab.cli.commands.import_suite import importing
 from kestrel_lab.cli.commands.labels import judging
 from kestrel_lab.cli.commands.macros import macros, skills
 from kestrel_lab.cli.commands.mcp import mcp
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(**SETTINGS)
 evals.add_typer(judging)
+evals.add_typer(importing)
 app.add_typer(evals, name="eval")
 app.add_typer(macros, name="macros")
 app.add_typer(skills, name="skills")
