@@ -166,10 +166,11 @@ class AnswerNumber(LogCheck):
         return "" if "" in self.units and not re.match(r"[ \-]?[A-Za-z%$€£°]", behind) else None
 
 
+# A small letter counts alone on the rest of its line; elsewhere "a" is a word.
+_LETTERS: Final = r"([A-Z](?:[\s,;&]*(?:and\s+)?\b[A-Z]\b)*|[a-z](?=[\s*_`\"').]*$))(?![A-Za-z])"
+_LINE: Final = re.compile(rf"(?i:answer)[\s*_`]*:[\s*_`\"'(]*{_LETTERS}", re.MULTILINE)
 _CHOSEN: Final = re.compile(
-    r"(?i:answers?|choices?|options?)\b[\s*_`\"'(]*(?:(?i:is|are)\b|[:=])[\s*_`\"'(:]*"
-    # A small letter alone on the rest of its line; elsewhere "a" is a word.
-    r"([A-Z](?:[\s,;&]*(?:and\s+)?\b[A-Z]\b)*|[a-z](?=[\s*_`\"').]*$))(?![A-Za-z])",
+    rf"(?i:answers?|choices?|options?)\b[\s*_`\"'(]*(?:(?i:is|are)\b|[:=])[\s*_`\"'(:]*{_LETTERS}",
     re.MULTILINE,
 )
 _ALONE: Final = re.compile(
@@ -189,6 +190,8 @@ class Choice(LogCheck):
     """Letters: `B`, or `[A, C]` where several are right together."""
     options: tuple[str, ...] = ()
     """The texts of the options in the order of their letters."""
+    strict: bool = False
+    """Whether `ANSWER: B` alone counts."""
 
     def __post_init__(self) -> None:
         if not self.right or not all(len(one) == 1 and one in string.ascii_letters for one in self.right):
@@ -205,15 +208,16 @@ class Choice(LogCheck):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when they are chosen; the reason says what was."""
-        found = chosen_letters(trial.answer, self.options)
+        found = chosen_letters(trial.answer, self.options, strict=self.strict)
         reason = f"it chose {', '.join(found)}" if found else f"it chose no letter; {said_in(trial)}"
         return _verdict(self.label, trial, found == self._letters, reason)
 
 
-def chosen_letters(answer: str, options: tuple[str, ...] = ()) -> list[str]:
+def chosen_letters(answer: str, options: tuple[str, ...] = (), *, strict: bool = False) -> list[str]:
     """Return the letters that an answer chooses, sorted and in upper case; empty for none."""
-    if said := _CHOSEN.findall(answer[-MAX_MATCHED:]):
-        return sorted({letter.upper() for letter in re.findall(r"\b[A-Za-z]\b", said[-1])})
+    said = (_LINE if strict else _CHOSEN).findall(answer[-MAX_MATCHED:])
+    if said or strict:
+        return sorted({letter.upper() for letter in re.findall(r"\b[A-Za-z]\b", "".join(said[-1:]))})
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     if match := _ALONE.fullmatch(last):

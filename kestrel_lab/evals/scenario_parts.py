@@ -64,6 +64,8 @@ class Choices(Declared):
     options: Annotated[tuple[str, ...], WrittenAs(some(Filled), as_tuple)]
     right: Annotated[tuple[str, ...], WrittenAs(str | int | list[str | int], _right_options)]
     """The right ones: letters in the order of `options`, their numbers from 0, or their texts."""
+    strict: bool = False
+    """Whether the answer `ANSWER: B` alone counts, as it is asked for."""
     shuffle: bool = False
     """Whether they are written in another order for each scenario, always the same one for one scenario."""
 
@@ -86,7 +88,8 @@ class Choices(Declared):
             [*lines, "", f"End your answer with a line 'ANSWER: ' followed by the {ask} and nothing else."]
         )
         chosen = tuple(letters[at] for at, place in enumerate(order) if place in right)
-        return text, Choice(right=chosen, options=tuple(self.options[place] for place in order))
+        shown = tuple(self.options[place] for place in order)
+        return text, Choice(right=chosen, options=shown, strict=self.strict)
 
     def _place(self, one: str) -> int:
         if one in self.options:

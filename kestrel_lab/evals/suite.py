@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -249,7 +249,7 @@ class Scenario(Defaults):
         except UsageError as error:
             raise mistake_at("choices", value["choices"], error) from error
         asked = f"{value['goal'].rstrip()}\n\n{text}"
-        written = {"choice": {"right": list(check.right), "options": list(check.options)}}
+        written = {"choice": asdict(check) | {"right": list(check.right), "options": list(check.options)}}
         checks = value.get("checks") or ()
         if isinstance(checks, list | tuple):
             checks = [*checks, written if info.context else check]

@@ -174,7 +174,7 @@ class ImportedSuite(PartsView):
 
 
 def _entry(key: str, value: Json) -> str:
-    """Return a key of a scenario as lines; each check begins a line of its own, and is one where it is short."""
+    """Return a key of a scenario as lines; each check begins a line of its own."""
     if key != "checks" or not isinstance(value, list):
         return entry_text(key, value, 4)
     lines = [f"    {key}:\n"]

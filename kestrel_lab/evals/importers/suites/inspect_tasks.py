@@ -305,7 +305,11 @@ class _TaskReader:
         choices: dict[str, Json] = {}
         if solved.choices is not None:
             shuffled = bool(solved.choices.get("shuffle"))
-            choices = {"options": [str(one) for one in options], "right": [*_letters(targets)]}
+            choices = {
+                "options": [str(one) for one in options],
+                "right": [*_letters(targets)],
+                "strict": True,
+            }
             choices |= {"shuffle": True} if shuffled else {}
         files = sample.get("files")
         setup = sample.get("setup")
@@ -491,7 +495,7 @@ _SCORERS: Final[dict[str, Callable[[Called, list[str]], list[dict[str, Json]]]]]
     "answer": _answer,
     "exact": lambda _, targets: [{"similar": {"texts": [*targets], "at_least": 1.0}}],
     "f1": lambda _, targets: [{"similar": {"texts": [*targets], "at_least": 0.5}, "name": "f1"}],
-    "choice": lambda _, targets: [{"choice": {"right": [*_letters(targets)]}}],
+    "choice": lambda _, targets: [{"choice": {"right": [*_letters(targets)], "strict": True}}],
     "model_graded_qa": _graded,
     "model_graded_fact": _graded,
 }
