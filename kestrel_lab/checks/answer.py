@@ -95,6 +95,10 @@ class AnswerMatches(LogCheck):
     """
 
     pattern: str
+    found: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
+    """What one of its groups has to be, or what it matches where it has none: any of these texts, upper and
+    lower case taken as equal. Where empty, any match will do.
+    """
 
     def __post_init__(self) -> None:
         if len(self.pattern) > MAX_PATTERN:
@@ -112,7 +116,8 @@ class AnswerMatches(LogCheck):
     @property
     def label(self) -> str:
         """The check in words."""
-        return f"answer matches /{one_line(self.pattern, 60)}/"
+        wanted = f" with {' or '.join(self.found)}" if self.found else ""
+        return one_line(f"answer matches /{one_line(self.pattern, 60)}/{wanted}", 160)
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when the pattern is found; raises `CheckError` when the search takes more than
@@ -133,7 +138,11 @@ class AnswerMatches(LogCheck):
                 f"{MATCH_SECONDS:g} s; use fewer repetitions"
             )
             raise CheckError(msg) from error
-        passed = found is not None
+        parts = () if found is None else found.groups() or (found[0],)
+        wanted = {text.casefold() for text in self.found}
+        passed = found is not None and (
+            not wanted or any(part is not None and part.casefold() in wanted for part in parts)
+        )
         return Score(
             check=self.label,
             passed=passed,

@@ -47,7 +47,9 @@ def _unreadable(label: str, trial: Trial, error: Exception) -> Score:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartsWith(LogCheck):
-    """The answer begins with one of the texts; `compare` as in `answer_contains`."""
+    """The answer begins with one of the texts; `compare` as in `answer_contains`, and unless it is `exact`
+    punctuation around answer and text is left out.
+    """
 
     texts: tuple[str, ...]
     compare: Comparison = "words"
@@ -63,12 +65,14 @@ class StartsWith(LogCheck):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when it does."""
-        answer = comparable_text(trial.answer, self.compare)
-        return _verdict(
-            self.label,
-            trial,
-            any(self._fits(answer, comparable_text(text, self.compare)) for text in self.texts),
-        )
+        answer = self._bare(trial.answer)
+        return _verdict(self.label, trial, any(self._fits(answer, self._bare(text)) for text in self.texts))
+
+    def _bare(self, text: str) -> str:
+        """Return a text as it is compared: unless exactly, "Paris." is Paris."""
+        found = comparable_text(text, self.compare)
+        bare = found if self.compare == "exact" else found.strip(string.punctuation + string.whitespace)
+        return bare or found
 
     def _fits(self, answer: str, text: str) -> bool:
         return answer.startswith(text)
@@ -76,7 +80,7 @@ class StartsWith(LogCheck):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndsWith(StartsWith):
-    """The answer ends with one of the texts; `compare` as in `answer_contains`, but for a final full stop."""
+    """The answer ends with one of the texts; compared as in `starts_with`."""
 
     @property
     def label(self) -> str:
@@ -84,9 +88,7 @@ class EndsWith(StartsWith):
         return f"answer ends with {' or '.join(repr(one_line(text, 40)) for text in self.texts)}"
 
     def _fits(self, answer: str, text: str) -> bool:
-        if self.compare == "exact":
-            return answer.endswith(text)
-        return answer.rstrip(".").endswith(text.rstrip("."))
+        return answer.endswith(text)
 
 
 Separator = Literal[",", ".", " ", "'", "_", ""]
@@ -164,10 +166,11 @@ class AnswerNumber(LogCheck):
         return "" if "" in self.units and not re.match(r"[ \-]?[A-Za-z%$€£°]", behind) else None
 
 
+# A small letter counts alone on the rest of its line; elsewhere "a" is a word.
+_LETTERS: Final = r"([A-Z](?:[\s,;&]*(?:and\s+)?\b[A-Z]\b)*|[a-z](?=[\s*_`\"').]*$))(?![A-Za-z])"
+_LINE: Final = re.compile(rf"(?i:answer)[\s*_`]*:[\s*_`\"'(]*{_LETTERS}", re.MULTILINE)
 _CHOSEN: Final = re.compile(
-    r"(?i:answers?|choices?|options?)\b[\s*_`\"'(]*(?:(?i:is|are)\b|[:=])[\s*_`\"'(:]*"
-    # A small letter alone on the rest of its line; elsewhere "a" is a word.
-    r"([A-Z](?:[\s,;&]*(?:and\s+)?\b[A-Z]\b)*|[a-z](?=[\s*_`\"').]*$))(?![A-Za-z])",
+    rf"(?i:answers?|choices?|options?)\b[\s*_`\"'(]*(?:(?i:is|are)\b|[:=])[\s*_`\"'(:]*{_LETTERS}",
     re.MULTILINE,
 )
 _ALONE: Final = re.compile(
@@ -187,6 +190,8 @@ class Choice(LogCheck):
     """Letters: `B`, or `[A, C]` where several are right together."""
     options: tuple[str, ...] = ()
     """The texts of the options in the order of their letters."""
+    strict: bool = False
+    """Whether `ANSWER: B` alone counts."""
 
     def __post_init__(self) -> None:
         if not self.right or not all(len(one) == 1 and one in string.ascii_letters for one in self.right):
@@ -203,15 +208,16 @@ class Choice(LogCheck):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when they are chosen; the reason says what was."""
-        found = chosen_letters(trial.answer, self.options)
+        found = chosen_letters(trial.answer, self.options, strict=self.strict)
         reason = f"it chose {', '.join(found)}" if found else f"it chose no letter; {said_in(trial)}"
         return _verdict(self.label, trial, found == self._letters, reason)
 
 
-def chosen_letters(answer: str, options: tuple[str, ...] = ()) -> list[str]:
+def chosen_letters(answer: str, options: tuple[str, ...] = (), *, strict: bool = False) -> list[str]:
     """Return the letters that an answer chooses, sorted and in upper case; empty for none."""
-    if said := _CHOSEN.findall(answer[-MAX_MATCHED:]):
-        return sorted({letter.upper() for letter in re.findall(r"\b[A-Za-z]\b", said[-1])})
+    said = (_LINE if strict else _CHOSEN).findall(answer[-MAX_MATCHED:])
+    if said or strict:
+        return sorted({letter.upper() for letter in re.findall(r"\b[A-Za-z]\b", "".join(said[-1:]))})
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     if match := _ALONE.fullmatch(last):

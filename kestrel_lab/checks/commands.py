@@ -4,16 +4,18 @@ commands.
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from kestrel_lab.checks.files import read_workspace_file, require_inside
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.scores import Score
+from kestrel_lab.core.scores import ADDED_LATER, Score
 from kestrel_lab.tools.sandbox.levels import Sandbox, denial_cause
 from kestrel_lab.tools.sandbox.select import run_sandboxed
 from kestrel_lab.tools.shell.environment import clean_environment
@@ -34,12 +36,22 @@ class CommandSucceeds:
     argv: tuple[str, ...]
     timeout: float = 60.0
     """Seconds."""
+    files: str = field(default="", metadata=ADDED_LATER)
+    """A folder beside the suite that is put into the workspace first: tests that the agent does not see. It
+    replaces what the agent left under its name.
+    """
+    reward: str = field(default="", metadata=ADDED_LATER)
+    """A file of the workspace in which the command writes its reward, a number from 0 to 1, that decides in
+    place of the exit code: 1 passes, less is partial credit.
+    """
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
             raise UsageError("command_succeeds needs a command: a list of words such as [python, -m, pytest]")
         if self.timeout <= 0:
             raise UsageError(f"the timeout of command_succeeds must be positive, not {self.timeout}")
+        if self.reward:
+            require_inside(self.reward)
 
     @property
     def label(self) -> str:
@@ -61,6 +73,8 @@ class CommandSucceeds:
                 f"command_succeeds cannot start {self.argv[0]!r}: No such file or directory, or none "
                 "that can be executed"
             )
+        if self.files or self.reward:
+            await asyncio.to_thread(self._put_files, trial)
         kept = bytearray()
 
         def keep(piece: bytes) -> bool:
@@ -86,6 +100,8 @@ class CommandSucceeds:
                 if ended.stopped == "timeout"
                 else "it started too many processes"
             )
+        if self.reward:
+            return await asyncio.to_thread(self._rewarded, trial, kept.decode("utf-8", "replace"))
         if ended.exit_code == 0:
             return self._score("")
         said = kept.decode("utf-8", "replace")
@@ -93,6 +109,42 @@ class CommandSucceeds:
             text for text in (one_line(said[-400:], 200), denial_cause(level, sandbox, said)) if text
         )
         return self._score(f"exit code {ended.exit_code}" + (f": {tail}" if tail else ""))
+
+    def _put_files(self, trial: Trial) -> None:
+        """Put the hidden files into the workspace, and remove a reward that the agent may have written."""
+        if trial.read_only:
+            raise CheckError("command_succeeds cannot put files into a workspace that is read-only")
+        if self.reward:
+            (trial.workspace / self.reward).unlink(missing_ok=True)
+        if not self.files:
+            return
+        if trial.resolve is None:
+            raise CheckError(
+                f"command_succeeds with {self.files} works in a suite only, which says where it is"
+            )
+        try:
+            source = trial.resolve(self.files)
+            target = trial.workspace / source.name
+            if target.is_symlink() or target.is_file():
+                target.unlink()
+            elif target.exists():
+                shutil.rmtree(target)
+            shutil.copytree(source, target)
+        except (OSError, UsageError) as error:
+            raise CheckError(
+                f"command_succeeds cannot put {self.files} into the workspace: {error}"
+            ) from error
+
+    def _rewarded(self, trial: Trial, said: str) -> Score:
+        text, problem = read_workspace_file(trial.workspace, self.reward)
+        try:
+            value = float(text.strip()) if not problem else 0.0
+        except ValueError:
+            value, problem = 0.0, f"{self.reward} holds {one_line(text, 40)!r}, which is no number"
+        passed = not problem and value >= 1
+        tail = one_line(said[-400:], 200)
+        reason = "" if passed else "; ".join(filter(None, (problem or f"the reward is {value:g}", tail)))
+        return Score(check=self.label, passed=passed, value=min(max(value, 0.0), 1.0), reason=reason)
 
     def _score(self, reason: str) -> Score:
         return Score(check=self.label, passed=not reason, value=float(not reason), reason=reason)

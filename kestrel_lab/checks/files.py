@@ -25,7 +25,7 @@ class FileContains:
     text: str
 
     def __post_init__(self) -> None:
-        _require_inside(self.path)
+        require_inside(self.path)
 
     @property
     def label(self) -> str:
@@ -34,7 +34,7 @@ class FileContains:
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when the file, of which the first `MAX_READ` bytes are read, is as it should be."""
-        content, problem = _read(trial.workspace, self.path)
+        content, problem = read_workspace_file(trial.workspace, self.path)
         passed = not problem and self._fits(content)
         reason = problem or f"it holds {one_line(content, 120)!r}"
         return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else reason)
@@ -65,7 +65,7 @@ class FileAbsent:
     path: str
 
     def __post_init__(self) -> None:
-        _require_inside(self.path)
+        require_inside(self.path)
 
     @property
     def label(self) -> str:
@@ -84,7 +84,8 @@ class FileAbsent:
         )
 
 
-def _require_inside(path: str) -> None:
+def require_inside(path: str) -> None:
+    """Raise `UsageError` for a path that may lead out of the workspace."""
     parts = PurePosixPath(path)
     if not path.strip() or parts.is_absolute() or ".." in parts.parts or "\0" in path:
         raise UsageError(
@@ -92,7 +93,7 @@ def _require_inside(path: str) -> None:
         )
 
 
-def _read(workspace: Path, path: str) -> tuple[str, str]:
+def read_workspace_file(workspace: Path, path: str) -> tuple[str, str]:
     """Return the text of a file, and why it has none: one of both is empty."""
     place = (workspace / path).resolve()
     if not place.is_relative_to(workspace.resolve()):

@@ -34,8 +34,8 @@ from kestrel_lab.checks.behaviour import (
     ToolUsed,
     TurnsAtMost,
 )
-from kestrel_lab.checks.combined import AllOf, AnyOf, NamedCheck, Not
 from kestrel_lab.checks.commands import CommandSucceeds
+from kestrel_lab.checks.composition import AllOf, AnyOf, NamedCheck, Not
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
 from kestrel_lab.checks.grounding import AnswerCites, CitesWhatIsThere, Faithful, Grounded
 from kestrel_lab.checks.llm_judge import ModelGraded
@@ -124,7 +124,8 @@ def parse_check(item: Json, *, loosely: bool = False) -> Check:
     given = value if isinstance(value, dict) and not _of_checks(kind) else {fields(kind)[0].name: value}
     check: Check = kind(**_arguments(name, kind, given, loosely=loosely))
     if beside := {key: item[key] for key in _BESIDE if key in item}:
-        return NamedCheck(**_arguments(name, NamedCheck, {"inner": {name: value}} | beside, loosely=loosely))
+        given = {"inner": {name: value}} | beside
+        return NamedCheck(**cast("Any", _arguments(name, NamedCheck, given, loosely=loosely)))
     return check
 
 
@@ -141,11 +142,11 @@ def check_definition(check: Check) -> dict[str, Json]:
     if (own := getattr(check, "definition", None)) is not None:
         body: dict[str, Json] = own()
     else:
-        parts = fields(check) if is_dataclass(check) else ()
-        given = {part.name: (getattr(check, part.name), part) for part in parts}
+        parts: tuple[Field[Any], ...] = fields(check) if is_dataclass(check) else ()
         body = {
-            name: _defined(value)
-            for name, (value, part) in given.items()
+            part.name: _defined(value)
+            for part in parts
+            for value in [getattr(check, part.name)]
             if not (part.metadata.get("added_later") and value == part.default)
         }
     return {"check": type(check).__name__, "label": check.label, **body}
@@ -155,7 +156,7 @@ def _defined(value: Any) -> Json:
     """Return a field of a check as JSON; checks that it holds by their own definitions."""
     if isinstance(value, tuple):
         return [_defined(item) for item in value]
-    return check_definition(value) if is_dataclass(value) else value
+    return check_definition(cast("Check", value)) if is_dataclass(value) else cast("Json", value)
 
 
 def checks_schema() -> dict[str, Json]:

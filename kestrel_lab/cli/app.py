@@ -16,6 +16,7 @@ from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.doctor import Doctor, config, known_models, run_diagnostics
 from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
 from kestrel_lab.cli.commands.home import home
+from kestrel_lab.cli.commands.import_suite import importing
 from kestrel_lab.cli.commands.labels import judging
 from kestrel_lab.cli.commands.macros import macros, skills
 from kestrel_lab.cli.commands.mcp import mcp
@@ -69,6 +70,7 @@ evals.add_typer(batching)
 evals.add_typer(building)
 evals.add_typer(scanning)
 evals.add_typer(publishing)
+evals.add_typer(importing)
 app.add_typer(evals, name="eval")
 app.add_typer(macros, name="macros")
 app.add_typer(skills, name="skills")

@@ -72,6 +72,8 @@ class Trial:
     """The model of that name, for checks that ask one; the suite's grader where the name is empty."""
     function: Callable[[str], Callable[..., Any]] | None = None
     """The function that `module:function` names, for checks that are written in Python."""
+    resolve: Callable[[str], Path] | None = None
+    """The file or folder that the suite calls by a name, for checks that bring files."""
     environment: Any = None
     """The state that the scenario's tools acted on, as it was left; `None` where they have none of their own.
     """

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
-import string
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -24,19 +22,18 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from kestrel_lab.answers.output_types import OutputType
-from kestrel_lab.checks.answer_forms import Choice
-from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.parse import check_definition
-from kestrel_lab.core.errors import CheckError, UsageError, did_you_mean
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
-from kestrel_lab.core.protocols import Approver, Check, Trial
+from kestrel_lab.core.protocols import Approver, Check
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.core.yaml.validation import Declared, Entry, OneOf, PythonOnly, WrittenAs
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.guidance import Guidance, is_guidance
 from kestrel_lab.evals.metrics import Metric
 from kestrel_lab.evals.options import Selection, check_reducer
+from kestrel_lab.evals.scenario_parts import Choices, SetupCommand, SimulatedUser
 from kestrel_lab.evals.seed_notes import GivenNote
 from kestrel_lab.evals.suite_forms import (
     MOST,
@@ -58,7 +55,6 @@ from kestrel_lab.evals.suite_forms import (
 )
 from kestrel_lab.runtime.options import ConfigOptions, Opt, model_of_runner, table, takes_options
 from kestrel_lab.runtime.security.containment import MODES
-from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Tool
 
 
@@ -211,101 +207,6 @@ class Defaults(Declared):
     """
 
 
-class SetupCommand(Declared):
-    """A command that is run in the workspace before the goal, in the sandbox of the agent's commands; a trial
-    in which it fails broke.
-    """
-
-    command: Annotated[str | tuple[str, ...], WrittenAs(Filled | Annotated[list[str], Field(min_length=1)])]
-    """Lines for `sh`, or a list of words for no shell."""
-    timeout: float = 60.0
-    """Seconds."""
-
-    async def run(self, workspace: Workspace, sandbox: object) -> str:
-        """Run it; returns why it failed, empty where it did not."""
-        argv = ("sh", "-ec", self.command) if isinstance(self.command, str) else tuple(self.command)
-        place = Trial(
-            goal="",
-            answer="",
-            records=(),
-            workspace=workspace.root,
-            sandbox=sandbox,
-            read_only=workspace.read_only,
-        )
-        try:
-            score = await CommandSucceeds(argv=argv, timeout=self.timeout)(place)
-        except CheckError as error:
-            return f"a command before it could not be run: {error}"
-        return (
-            "" if score.passed else f"a command before it failed ({one_line(argv[-1], 60)}): {score.reason}"
-        )
-
-    def definition(self) -> Json:
-        """Return all that an outcome depends on."""
-        command: Json = self.command if isinstance(self.command, str) else list(self.command)
-        return {"command": command}
-
-
-def _right_options(written: Any, _: object) -> tuple[str, ...]:
-    return tuple(map(str, written if isinstance(written, list) else [written]))
-
-
-class Choices(Declared):
-    """The options of a question, written below the goal with letters; a check `choice` is added."""
-
-    options: Annotated[tuple[str, ...], WrittenAs(some(Filled), as_tuple)]
-    right: Annotated[tuple[str, ...], WrittenAs(str | int | list[str | int], _right_options)]
-    """The right ones: letters in the order of `options`, their numbers from 0, or their texts."""
-    shuffle: bool = False
-    """Whether they are written in another order for each scenario, always the same one for one scenario."""
-
-    def written(self, scenario: str) -> tuple[str, Choice]:
-        """Return the text below the goal, and the check, for the scenario of this id.
-
-        Raises `UsageError` for a right option that is none.
-        """
-        letters = string.ascii_uppercase
-        if not 2 <= len(self.options) <= len(letters):
-            raise UsageError(f"choices are 2 to {len(letters)} options, not {len(self.options)}")
-        right = {self._place(one) for one in self.right}
-        order = list(range(len(self.options)))
-        if self.shuffle:
-            # Seeded by the scenario: an order that changed would make every stored trial another task.
-            random.Random(f"choices/1 {scenario}").shuffle(order)  # meant to be the same each time  # noqa: S311
-        lines = [f"{letters[at]}) {self.options[place]}" for at, place in enumerate(order)]
-        ask = "letter of your choice" if len(right) == 1 else "letters of your choices, separated by commas"
-        text = "\n".join(
-            [*lines, "", f"End your answer with a line 'ANSWER: ' followed by the {ask} and nothing else."]
-        )
-        chosen = tuple(letters[at] for at, place in enumerate(order) if place in right)
-        return text, Choice(right=chosen, options=tuple(self.options[place] for place in order))
-
-    def _place(self, one: str) -> int:
-        if one in self.options:
-            return self.options.index(one)
-        place = int(one) if one.isdigit() else string.ascii_uppercase.find(one.upper())
-        if (len(one) != 1 and not one.isdigit()) or not 0 <= place < len(self.options):
-            raise UsageError(f"{one!r} is neither the letter, the number nor the text of an option")
-        return place
-
-
-class SimulatedUser(Declared):
-    """A model that plays the user: it answers the agent until it is content or its turns are over."""
-
-    instructions: Annotated[str, WrittenAs(Filled)]
-    """Who the user is, what they want, and what they know and say only when asked."""
-    model: str = ""
-    """As for any run; empty for the suite's `grader`. What it costs is in no number of the run."""
-    turns: Annotated[int, WrittenAs(Positive)] = 8
-    """Most messages of the user behind the goal."""
-    until: Annotated[str, WrittenAs(Filled)] = "DONE"
-    """What it says, alone or at the end of a message, when it wants nothing more."""
-
-    def definition(self) -> dict[str, Json]:
-        """Return all that an outcome depends on."""
-        return self.model_dump()
-
-
 class Scenario(Defaults):
     """A task with checks that decide whether it was done."""
 
@@ -348,7 +249,7 @@ class Scenario(Defaults):
         except UsageError as error:
             raise mistake_at("choices", value["choices"], error) from error
         asked = f"{value['goal'].rstrip()}\n\n{text}"
-        written = {"choice": {"right": list(check.right), "options": list(check.options)}}
+        written = {"choice": asdict(check) | {"right": list(check.right), "options": list(check.options)}}
         checks = value.get("checks") or ()
         if isinstance(checks, list | tuple):
             checks = [*checks, written if info.context else check]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kestrel_lab.checks.combined import each_check
+from kestrel_lab.checks.composition import each_check
 from kestrel_lab.checks.parse import check_definition, parse_check
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelAnswered, Record

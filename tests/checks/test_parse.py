@@ -30,8 +30,8 @@ from kestrel_lab.checks.behaviour import (
     ToolUsed,
     TurnsAtMost,
 )
-from kestrel_lab.checks.combined import AllOf, AnyOf, Not
 from kestrel_lab.checks.commands import CommandSucceeds
+from kestrel_lab.checks.composition import AllOf, AnyOf, Not
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
 from kestrel_lab.checks.grounding import AnswerCites, CitesWhatIsThere, Faithful, Grounded
 from kestrel_lab.checks.llm_judge import ModelGraded

@@ -71,8 +71,8 @@ def dotted_path(path: Where) -> str:
     return text.removeprefix(".")
 
 
-def read_yaml(path: Path, name: str | None = None) -> YamlFile:
-    """Read the YAML file at `path`.
+def read_yaml(path: Path, name: str | None = None, *, aliases: bool = False) -> YamlFile:
+    """Read the YAML file at `path`; with `aliases` also one that uses anchors, as files of others do.
 
     Raises:
         UsageError: it cannot be read, is not UTF-8, or `parse_yaml` refuses it.
@@ -87,14 +87,15 @@ def read_yaml(path: Path, name: str | None = None) -> YamlFile:
         raise UsageError(f"{name}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: is not UTF-8 text (byte {error.start + 1})") from error
-    return parse_yaml(text, name)
+    return parse_yaml(text, name, aliases=aliases)
 
 
-def parse_yaml(text: str, name: str) -> YamlFile:
+def parse_yaml(text: str, name: str, *, aliases: bool = False) -> YamlFile:
     """Read one YAML document into JSON values.
 
     Plain scalars follow YAML 1.2: only `true` and `false` are booleans, `no`, `on` and dates stay text.
-    Keys are always text.
+    Keys are always text. With `aliases` what an alias stands for is written out, `<<` merges mappings, and
+    the bounds are of what has been written out.
 
     Raises:
         UsageError: for broken YAML, and for what a suite never needs and an attack does: anchors and aliases,
@@ -104,7 +105,7 @@ def parse_yaml(text: str, name: str) -> YamlFile:
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise UsageError(f"{name}: is larger than {MAX_BYTES:,} bytes; split it")
     try:
-        _check(text, name)
+        _check(text, name, aliases=aliases)
         node = yaml.compose(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -113,7 +114,7 @@ def parse_yaml(text: str, name: str) -> YamlFile:
     except yaml.YAMLError as error:
         raise UsageError(f"{name}: not valid YAML: {one_line(str(error), 200)}") from error
     lines: dict[Where, int] = {}
-    value = None if node is None else _Values(name, lines).value(node, ())
+    value = None if node is None else _Values(name, lines, merges=aliases).value(node, ())
     return YamlFile(name=name, value=value, lines=lines)
 
 
@@ -127,7 +128,7 @@ def _nodes(text: str) -> Iterator[tuple[int, int, Any]]:
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
 
 
-def _check(text: str, name: str) -> None:
+def _check(text: str, name: str, *, aliases: bool) -> None:
     """Raise `UsageError` for what is not supported, before anything is built."""
     documents = 0
     for nodes, depth, event in _nodes(text):
@@ -138,7 +139,7 @@ def _check(text: str, name: str) -> None:
             raise _yaml_error(name, event, f"more than {MAX_NODES:,} values")
         if depth > MAX_DEPTH:
             raise _yaml_error(name, event, f"more than {MAX_DEPTH} levels deep")
-        if getattr(event, "anchor", None) is not None:
+        if getattr(event, "anchor", None) is not None and not aliases:
             raise _yaml_error(
                 name, event, "anchors and aliases (&name, *name) are not supported; write the value out"
             )
@@ -149,10 +150,16 @@ def _check(text: str, name: str) -> None:
 class _Values:
     """Turns the nodes of one document into JSON values and notes their lines."""
 
-    def __init__(self, name: str, lines: dict[Where, int]) -> None:
-        self._name, self._lines = name, lines
+    def __init__(self, name: str, lines: dict[Where, int], *, merges: bool) -> None:
+        self._name, self._lines, self._merges, self._made = name, lines, merges, 0
 
     def value(self, node: yaml.Node, path: Where) -> Json:
+        # An alias may stand for what holds it, or for a list of aliases of lists of aliases.
+        self._made += 1
+        if self._made > MAX_NODES or len(path) > MAX_DEPTH:
+            raise _yaml_error(
+                self._name, node, f"its aliases make more than {MAX_NODES:,} values or {MAX_DEPTH} levels"
+            )
         self._lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
@@ -168,7 +175,12 @@ class _Values:
             if not (name := str(key.value)):
                 raise _yaml_error(self._name, key, "a key is empty")
             where = (*path, name)
-            if name in found:
+            if name == "<<" and self._merges:
+                merged = self.value(value, where)
+                for one in reversed(merged if isinstance(merged, list) else [merged]):
+                    found |= one if isinstance(one, dict) else {}
+                continue
+            if name in found and where in self._lines:
                 raise _yaml_error(
                     self._name, key, f"{dotted_path(where)}: the key is already on line {self._lines[where]}"
                 )

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.checks.combined import each_check
+from kestrel_lab.checks.composition import each_check
 from kestrel_lab.checks.grounding import Faithful
 from kestrel_lab.checks.llm_judge import ModelGraded
 from kestrel_lab.checks.python_function import PythonCheck

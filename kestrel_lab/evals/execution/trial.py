@@ -37,9 +37,10 @@ from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.execution.prepare import PreparedSuite
 from kestrel_lab.evals.execution.workspaces import trial_workspace
 from kestrel_lab.evals.metrics import measure_run, own_metrics
+from kestrel_lab.evals.scenario_parts import SetupCommand
 from kestrel_lab.evals.seed_notes import store_seed_notes
 from kestrel_lab.evals.stored_trials import EvalRow, failed_scores, failed_text
-from kestrel_lab.evals.suite import Config, Scenario, SetupCommand
+from kestrel_lab.evals.suite import Config, Scenario
 from kestrel_lab.evals.summaries.streaming_summary import mean_score
 from kestrel_lab.runtime.context.dependencies import NoMemory
 from kestrel_lab.runtime.operations.intake import conversation_plan
@@ -225,6 +226,7 @@ async def run_trial(
                         models.grader(name), lab.supervisor, _ignore_wait, call_s=bounds.model_seconds
                     ),
                     function=ready.functions.__getitem__,
+                    resolve=ready.suite.resolve,
                     environment=environment,
                     sandbox=lab.sandbox,
                     read_only=workspace.read_only,

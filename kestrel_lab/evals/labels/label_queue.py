@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from kestrel_lab.checks.combined import each_check
+from kestrel_lab.checks.composition import each_check
 from kestrel_lab.checks.llm_judge import ModelGraded, hash_rubric
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
-from kestrel_lab.checks.combined import each_check, is_single, needs_of
+from kestrel_lab.checks.composition import each_check, is_single, needs_of
 from kestrel_lab.checks.python_function import PythonCheck, awaited, score_of
 from kestrel_lab.core.errors import CheckError, UsageError, error_boundary
 from kestrel_lab.core.events.union import Record, RunFinished, RunStarted, ToolCalled
@@ -292,6 +292,7 @@ class Judge:
             workspace=folder or Path("/nonexistent"),
             expected=scenario.expected,
             function=self._function,
+            resolve=self.suite.resolve,
             sandbox=self._lab.sandbox,
             environment=None
             if scenario.environment is None

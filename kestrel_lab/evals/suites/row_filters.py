@@ -34,8 +34,8 @@ def is_filtered(text: str) -> bool:
     return _FILTERED.search(text) is not None
 
 
-def render_filtered(text: str, scope: Mapping[str, Json]) -> Json:
-    """Return the text with the values of `scope`.
+def render_filtered(text: str, scope: Mapping[str, Json], *, lenient: bool = False) -> Json:
+    """Return the text with the values of `scope`; where `lenient`, what is not there is empty.
 
     Raises `UsageError` for a mistake in it, a name that is not in `scope` and has no `default`, and for a
     result of more than `MAX_RENDERED` characters.
@@ -43,14 +43,15 @@ def render_filtered(text: str, scope: Mapping[str, Json]) -> Json:
     from jinja2 import TemplateError
     from jinja2.runtime import Undefined
 
+    environment = _environment(lenient=lenient)
     try:
         if match := _ALONE.fullmatch(text):
-            value = _environment().compile_expression(match[1], undefined_to_none=False)(**scope)
+            value = environment.compile_expression(match[1], undefined_to_none=False)(**scope)
             if isinstance(value, Undefined):
                 str(value)  # raises, and names it
             return loads(dumps(value))
         pieces, size = [], 0
-        for piece in _environment().from_string(text).generate(**scope):
+        for piece in environment.from_string(text).generate(**scope):
             size += len(piece)
             if size > MAX_RENDERED:
                 raise UsageError(f"{one_line(text, 60)!r} makes more than {MAX_RENDERED:,} characters")
@@ -65,7 +66,7 @@ def needed_names(text: str) -> set[str]:
     from jinja2 import TemplateError, meta, nodes
 
     try:
-        tree = _environment().parse(text)
+        tree = _environment(lenient=False).parse(text)
         used = meta.find_undeclared_variables(tree)
     except TemplateError as error:
         raise UsageError(f"{one_line(text, 60)!r}: {one_line(str(error), 160)}") from error
@@ -87,17 +88,21 @@ def needed_names(text: str) -> set[str]:
 
 
 @cache
-def _environment() -> ImmutableSandboxedEnvironment:
-    from jinja2 import StrictUndefined  # some 30 ms: not at import
+def _environment(*, lenient: bool) -> ImmutableSandboxedEnvironment:
+    from jinja2 import ChainableUndefined, StrictUndefined  # some 30 ms: not at import
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    made = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+    unknown = ChainableUndefined if lenient else StrictUndefined
+    made = ImmutableSandboxedEnvironment(undefined=unknown, keep_trailing_newline=True)
     made.globals = {}
     made.filters = {name: made.filters[name] for name in _KEPT} | {
         "split": lambda text, by=None: _text(text, "split").split(by),
         "strip": lambda text, signs=None: _text(text, "strip").strip(signs),
         "lines": lambda text: _text(text, "lines").splitlines(),
         "json": dumps,
+        # What templates of promptfoo call them.
+        "dump": dumps,
+        "load": lambda text: loads(_text(text, "load")),
         "from_json": lambda text: loads(_text(text, "from_json")),
     }
     return made

@@ -56,7 +56,7 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         if result["outcome"] == "error" and count_errors == "exclude"
         else float(result["outcome"] == "pass")
     )
-    record = {
+    record: dict[str, Any] = {
         "passed": None if math.isnan(success) else bool(success),
         "why": row.why,
         "suite": row.suite,

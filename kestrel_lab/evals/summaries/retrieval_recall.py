@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from kestrel_lab.checks.combined import each_check
+from kestrel_lab.checks.composition import each_check
 from kestrel_lab.checks.retrieval import RecallAt, retrieved_results
 from kestrel_lab.core.events.union import Record, RetrievalStep, ToolAnswered
 from kestrel_lab.evals.stored_trials import EvalRow

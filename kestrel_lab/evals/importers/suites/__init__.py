@@ -1,0 +1,1 @@
+"""Suites of other tools, read and written as suites of ours; nothing of them is run."""

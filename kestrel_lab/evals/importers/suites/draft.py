@@ -1,0 +1,221 @@
+"""A suite of another tool as it is carried over: scenarios, files, and what is left out."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.core.yaml.writer import entry_text
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.views.html.table_view import Part, PartsView, Table
+
+MOST_FILES: Final = 20_000_000
+"""Bytes of files that come with a suite, all together."""
+ALWAYS: Final[dict[str, Json]] = {"answer_matches": ""}
+"""A check that every answer passes: what others call a test without an assertion."""
+_HEADINGS: Final = ["where", "not carried over", "nearest way"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotCarried:
+    """Something that a suite of another tool says and ours does not."""
+
+    where: str
+    what: str
+    way: str
+    """The nearest way to the same."""
+
+
+@dataclass(kw_only=True, slots=True)
+class SuiteDraft:
+    """A suite as it is being read; readers fill it in."""
+
+    source: Path
+    tool: str
+    """Whose suite it is."""
+    suite: dict[str, Json] = field(default_factory=dict)
+    """The keys of the suite file but for its scenarios."""
+    scenarios: list[tuple[str, dict[str, Json]]] = field(default_factory=list)
+    """Each behind what it is from, for a comment."""
+    missing: list[NotCarried] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Files that the suite needs, by their path below the folder `FOLDER` of the suite, see `folder`."""
+    folder: str = "imported"
+    """The folder of `files` beside the suite; its final name is known when the suite is written."""
+
+    def lost(self, where: str, what: str, way: str) -> None:
+        """Note what is not carried over; the same at many places once for each."""
+        self.missing.append(NotCarried(where=where, what=what, way=way))
+
+    def add(self, origin: str, scenario: Mapping[str, Json]) -> None:
+        """Add a scenario; keys without a value are left out, and an id that is taken gets a number."""
+        kept = {key: value for key, value in scenario.items() if value not in (None, "", [], {}, ())}
+        taken = {one["id"] for _, one in self.scenarios}
+        name = slug(str(kept["id"]))
+        kept["id"] = next(
+            found
+            for number in range(1, len(taken) + 2)
+            if (found := name if number == 1 else f"{name}-{number}") not in taken
+        )
+        if not kept.get("checks") and not kept.get("choices"):
+            kept["checks"] = [dict(ALWAYS)]
+            self.lost(
+                origin,
+                "it checks nothing: every answer passes",
+                "write checks for it, or remove the scenario",
+            )
+        self.scenarios.append((origin, kept))
+
+    def text(self, list_name: str) -> str:
+        """Return the suite file; `list_name` is the file of what was not carried over."""
+        told = f"; what was not carried over is in {list_name}" if self.missing else ""
+        lines = [f"# From {self.tool}: {one_line(self.source.name, 80)}{told}."]
+        lines += [entry_text(key, value).rstrip("\n") for key, value in self.suite.items() if value != {}]
+        lines.append("scenarios:")
+        for origin, scenario in self.scenarios:
+            lines.append(f"  # {one_line(origin, 100)}")
+            body = "".join(_entry(key, value) for key, value in scenario.items()).rstrip("\n")
+            lines.append(f"  - {body.removeprefix('    ')}")
+        return "\n".join(lines) + "\n"
+
+    def markdown(self, suite_name: str) -> str:
+        """Return the list of what was not carried over."""
+        rows = [f"| {_cell(one.where)} | {_cell(one.what)} | {_cell(one.way)} |" for one in self.missing]
+        return "\n".join(
+            [
+                f"# Not carried over from {self.source.name}",
+                "",
+                f"`{suite_name}` has {len(self.scenarios)} scenarios from {self.tool}.",
+                "",
+                f"| {' | '.join(_HEADINGS)} |",
+                "| --- | --- | --- |",
+                *rows,
+                "",
+            ]
+        )
+
+    def write(self, out: Path) -> ImportedSuite:
+        """Write the suite, its files and the list beside it, all or nothing.
+
+        Raises `UsageError` where one of them is there already, where there is no scenario, and where the
+        suite would not load: a mistake of this importer, said with what is wrong.
+        """
+        if not self.scenarios:
+            told = "; ".join(f"{one.where}: {one.what}" for one in self.missing[:3])
+            raise UsageError(
+                f"{self.source} has no scenario that can be carried over{': ' if told else ''}{told}"
+            )
+        listed = out.with_name(f"{out.stem}.not-carried.md")
+        folder = out.with_name(f"{out.stem}_{self.folder}")
+        targets = [out, *([listed] if self.missing else []), *([folder] if self.files else [])]
+        if there := next((one for one in targets if one.exists()), None):
+            raise UsageError(f"{there} is there already: name another --out, or remove it first")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        text = self.text(listed.name).replace(FOLDER, folder.name)
+        made = Path(tempfile.mkdtemp(prefix=".import-", dir=out.parent))
+        try:
+            (made / out.name).write_text(text, encoding="utf-8", newline="")
+            load_suite(made / out.name)
+            (made / listed.name).write_text(self.markdown(out.name), encoding="utf-8", newline="")
+            for name, content in self.files.items():
+                path = made / folder.name / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            for target in reversed(targets):  # the suite last: who sees it sees all of it
+                (made / target.name).replace(target)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        return ImportedSuite(draft=self, path=out, listed=listed if self.missing else None)
+
+
+FOLDER: Final = "IMPORTED-FILES"
+"""Stands in a draft for the folder of its files."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class ImportedSuite(PartsView):
+    """A suite that was written, and what was not carried over."""
+
+    draft: SuiteDraft
+    path: Path
+    listed: Path | None
+    """The file that lists what was not carried over; `None` where all was."""
+
+    @property
+    def headline(self) -> str:
+        """How much was carried over, and to where."""
+        number, lost = len(self.draft.scenarios), len(self.draft.missing)
+        left = f"{lost} thing{'s' if lost != 1 else ''} not carried over" if lost else "all carried over"
+        carried = f"{number} scenario{'s' if number != 1 else ''} from {self.draft.tool}"
+        return f"{shown_path(self.path)}: {carried}, {left}"
+
+    def parts(self) -> list[Part]:
+        """Return the table of what was not carried over, and what to do next."""
+        run = f"next: kestrel eval run {shown_path(self.path)} --epochs 1"
+        if self.listed is None:
+            return [run]
+        # The same thing at many places is one row, as a person would say it.
+        places: dict[tuple[str, str], list[str]] = {}
+        for one in self.draft.missing:
+            places.setdefault((one.what, one.way), []).append(one.where)
+        rows = [
+            [at[0] + (f" and {len(at) - 1} more" if len(at) > 1 else ""), what, way]
+            for (what, way), at in places.items()
+        ]
+        return [Table(_HEADINGS, rows), "", f"all of it: {shown_path(self.listed)}", run]
+
+
+def _entry(key: str, value: Json) -> str:
+    """Return a key of a scenario as lines; each check begins a line of its own."""
+    if key != "checks" or not isinstance(value, list):
+        return entry_text(key, value, 4)
+    lines = [f"    {key}:\n"]
+    for check in value:
+        text = (
+            "".join(entry_text(name, one, 8) for name, one in check.items())
+            if isinstance(check, dict)
+            else ""
+        )
+        lines.append(f"      - {text.removeprefix(' ' * 8)}")
+    return "".join(lines)
+
+
+def slug(text: str) -> str:
+    """Return a text as the id of a scenario."""
+    words = re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip("-._").lower()
+    return words[:60].rstrip("-") or "scenario"
+
+
+def _cell(text: str) -> str:
+    return one_line(text, 300).replace("|", "\\|")
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list of what may be one thing, several or none."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def read_beside(source: Path, name: str) -> str:
+    """Return the text of a file that a suite names.
+
+    Raises `UsageError` where it cannot be read or does not lie in the folder of the suite: a foreign file
+    does not say what of this machine is copied into a suite.
+    """
+    folder = source.parent.resolve()
+    found = (folder / name).resolve()
+    if not found.is_relative_to(folder):
+        raise UsageError(f"{name} lies outside {folder.name}, the folder of {source.name}")
+    try:
+        if found.stat().st_size > MOST_FILES:
+            raise UsageError(f"{name} is larger than {MOST_FILES:,} bytes")
+        return found.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{name} cannot be read: {getattr(error, 'strerror', '') or error}") from error

@@ -1,0 +1,507 @@
+"""Tasks of Inspect: the dataset, the kind of solver and the scorer of each `@task`, read from its file.
+
+The file is never run: `static_python` reads what it says. What would have to be run is said with its line.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from kestrel_lab.checks.parse import parse_check
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json, loads
+from kestrel_lab.evals.importers.suites.draft import SuiteDraft, as_list, read_beside, slug
+from kestrel_lab.evals.importers.suites.static_python import Called, Named, StaticModule, Unreadable
+from kestrel_lab.evals.suites.datasets import TABLES, read_rows
+
+_DATA: Final = "save its rows as CSV or JSON Lines and name the file: --data FILE"
+_SCORE: Final = "a graded check stands in its place: write a python_check that says the same"
+_TOOLS: Final = {
+    "bash": "bash",
+    "python": "run_python",
+    "web_search": "web_search",
+    "text_editor": "edit_file",
+}
+_REDUCERS: Final = {"mean": "mean", "mode": "mode", "median": "mode", "max": "max"}
+_LIMITS: Final = {"message_limit": "messages", "token_limit": "tokens", "time_limit": "seconds"}
+_IGNORED: Final = frozenset({"version", "name", "metadata", "metrics", "viewer", "tags", "display_name"})
+
+
+@dataclass(kw_only=True, slots=True)
+class _Solved:
+    """What solvers make of a sample."""
+
+    system: str = ""
+    template: str = "{prompt}"
+    tools: list[Json] = field(default_factory=list)
+    choices: Mapping[str, Any] | None = None
+    """Arguments of `multiple_choice`, where it is used."""
+
+
+def read_inspect(path: Path, *, task: str = "", data: Path | None = None) -> SuiteDraft:
+    """Return the suite of the tasks in a Python file, or of the `task` of that name; `data` has the rows of a
+    dataset that would have to be fetched.
+
+    Raises `UsageError` for a file without tasks, and where none of them can be read, with the places.
+    """
+    module = StaticModule.parse(read_beside(path, path.name), path.name)
+    names = module.decorated("task")
+    if not names:
+        raise UsageError(f"{path} has no function with @task: it is no task file of Inspect")
+    if task and task not in names:
+        raise UsageError(f"{path} has no task {task!r}: it has {', '.join(names)}")
+    draft = SuiteDraft(source=path, tool="Inspect")
+    draft.suite = {"name": task or (names[0] if len(names) == 1 else path.stem)}
+    chosen = [task] if task else names
+    for name in chosen:
+        reader = _TaskReader(draft, module, name, data, several=len(chosen) > 1)
+        try:
+            reader.read()
+        except Unreadable as error:
+            draft.lost(f"{name}, {error}", "the task", "a Python suite that builds the same scenarios")
+    for skipped in {(one.line, str(one)): one for one in module.skipped}.values():
+        draft.lost(f"line {skipped.line}", str(skipped).partition(": ")[2], "write it into the suite by hand")
+    return draft
+
+
+class _TaskReader:
+    """The reading of one task."""
+
+    def __init__(
+        self, draft: SuiteDraft, module: StaticModule, name: str, data: Path | None, *, several: bool
+    ) -> None:
+        self.draft, self.module, self.name, self.data, self.several = draft, module, name, data, several
+
+    def lost(self, line: int, what: str, way: str) -> None:
+        self.draft.lost(f"{self.name}, line {line}", what, way)
+
+    def read(self) -> None:
+        found = self.module.call(self.name)
+        if not isinstance(found, Called) or found.name != "Task":
+            line = self.module.functions[self.name].lineno
+            self.lost(line, f"{self.name} gives no Task that can be read", "a Python suite")
+            return
+        solved = self._solvers(found.arg("solver") or found.arg("plan"))
+        if solved.system and not self.several:
+            self.draft.suite["instructions"] = solved.system
+        self._options(found)
+        self.draft.suite["defaults"] = {"tools": solved.tools} | (
+            {"limits": limits} if (limits := _limits(found)) else {}
+        )
+        scorers = [one for one in as_list(found.arg("scorer")) if one is not None]
+        for origin, sample in self._samples(found.arg("dataset", 0), found.line):
+            self._scenario(origin, sample, solved, scorers)
+
+    def _options(self, task: Called) -> None:
+        epochs = task.arg("epochs")
+        if isinstance(epochs, Called):
+            reducers = as_list(epochs.arg("reducer", 1))
+            epochs = epochs.arg("epochs", 0)
+            for one in reducers:
+                name = str(one.name if isinstance(one, Called | Named) else one)
+                if name in _REDUCERS or re.fullmatch(r"at_least_\d+", name):
+                    self.draft.suite["reducer"] = _REDUCERS.get(name, name)
+                else:
+                    self.lost(
+                        task.line, f"the reducer {name}", "kestrel eval summary --tries has pass@k and pass^k"
+                    )
+        if isinstance(epochs, int) and epochs > 1:
+            self.draft.suite["epochs"] = epochs
+        config = task.arg("config")
+        if isinstance(config, Called):
+            values = {key: one for key, one in config.kwargs.items() if isinstance(one, int | float | str)}
+            heat = values.pop("temperature", None)
+            self.draft.suite["configs"] = [
+                {"name": "default"}
+                | ({} if heat is None else {"temperature": heat})
+                | ({"params": values} if values else {})
+            ]
+        known = {*_LIMITS, *_IGNORED, "dataset", "solver", "plan", "scorer", "epochs", "config"}
+        for key in sorted(set(task.kwargs) - known):
+            way = (
+                "files in the workspace and commands before, or a container where one can be had"
+                if key == "sandbox"
+                else "a key of the suite or its configurations"
+            )
+            self.lost(task.line, f"the argument {key}", way)
+
+    # Solvers
+
+    def _solvers(self, given: Any) -> _Solved:
+        solved = _Solved()
+        for one in as_list(given):
+            if not isinstance(one, Called):
+                name = one.name if isinstance(one, Named) else str(one)
+                self.lost(0, f"the solver {name}", "a workflow, or instructions of the suite")
+                continue
+            if one.name in ("chain", "Plan"):
+                inner = self._solvers(
+                    one.args[0] if one.args and isinstance(one.args[0], list) else [*one.args]
+                )
+                solved = inner if not solved.system else solved
+                continue
+            step = _SOLVERS.get(one.name)
+            if step is None:
+                self.lost(
+                    one.line, f"the solver {one.name}", "a workflow (plan:), or instructions of the suite"
+                )
+            else:
+                step(self, one, solved)
+        return solved
+
+    def system(self, one: Called, solved: _Solved) -> None:
+        """Read `system_message`: a text, or a file beside the task."""
+        text = one.arg("template", 0)
+        if not isinstance(text, str):
+            self.lost(one.line, "the system message", "instructions of the suite")
+            return
+        if re.fullmatch(r"[\w./-]+\.(txt|md)", text):
+            try:
+                text = read_beside(self.draft.source, text)
+            except UsageError as error:
+                self.lost(one.line, f"the system message: {error}", "instructions of the suite")
+                return
+        solved.system = "\n\n".join(filter(None, (solved.system, text.strip())))
+
+    def template(self, one: Called, solved: _Solved) -> None:
+        """Read `prompt_template`."""
+        text = one.arg("template", 0)
+        if isinstance(text, str) and "{prompt}" in text:
+            solved.template = solved.template.replace("{prompt}", text)
+        else:
+            self.lost(one.line, "the prompt template", "write it into the goals")
+
+    def thoughts(self, one: Called, solved: _Solved) -> None:
+        """Read `chain_of_thought`, whose own words are not taken over."""
+        text = one.arg("template", 0)
+        own = "{prompt}\n\nThink step by step. End with a line 'ANSWER: ' followed by the answer alone."
+        solved.template = solved.template.replace("{prompt}", text if isinstance(text, str) else own)
+        if not isinstance(text, str):
+            self.lost(one.line, "the words of chain_of_thought", "goals ask in our words to think first")
+
+    def multiple_choice(self, one: Called, solved: _Solved) -> None:
+        """Read `multiple_choice`."""
+        solved.choices = one.kwargs
+        if {"template", "cot"} & set(one.kwargs):
+            self.lost(one.line, "the template of multiple_choice", "choices are written in our words")
+
+    def use_tools(self, one: Called, solved: _Solved) -> None:
+        """Read tools, of `use_tools` and of agents."""
+        given = [*one.args, *as_list(one.kwargs.get("tools"))]
+        for tool in [inner for item in given for inner in as_list(item)]:
+            name = tool.name if isinstance(tool, Called | Named) else str(tool)
+            if name in _TOOLS:
+                solved.tools.append(_TOOLS[name])
+            else:
+                self.lost(one.line, f"the tool {name}", "a @tool in a file under tools_from")
+        if isinstance(text := one.kwargs.get("prompt"), str):
+            solved.system = "\n\n".join(filter(None, (solved.system, text.strip())))
+
+    def nothing(self, _one: Called, _solved: _Solved) -> None:
+        """`generate` is what every run does."""
+
+    # Samples
+
+    def _samples(self, given: Any, line: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        if isinstance(given, list):
+            for place, one in enumerate(given):
+                if isinstance(one, Called) and one.name == "Sample":
+                    yield f"{self.name}, line {one.line}", _sample(one)
+                else:
+                    self.lost(line, f"the sample {place + 1}", "write it as a scenario")
+            return
+        if not isinstance(given, Called):
+            self.lost(line, "the dataset, which would have to be run", _DATA)
+            return
+        if given.name == "MemoryDataset":
+            yield from self._samples(given.arg("samples", 0), given.line)
+            return
+        rows = list(self._rows(given))
+        limit = given.arg("limit")
+        for number, row in enumerate(
+            rows[: limit if isinstance(limit, int) and self.data is None else None], 1
+        ):
+            fields = given.arg("sample_fields", 1)
+            try:
+                sample = self._of_row(row, fields)
+            except Unreadable as error:
+                self.draft.lost(f"{self.name}, row {number}, {error}", "the row", "write it as a scenario")
+                continue
+            for one in as_list(sample):
+                yield f"{self.name}, row {number}", _sample(one) if isinstance(one, Called) else one
+
+    def _rows(self, dataset: Called) -> Iterator[dict[str, Json]]:
+        if self.data is not None:
+            yield from (row.values for row in read_rows(self.data))
+            return
+        name = (
+            dataset.arg("json_file", 0)
+            or dataset.arg("csv_file")
+            or dataset.arg("file")
+            or dataset.arg("name")
+        )
+        if dataset.name == "example_dataset" and isinstance(name, str):
+            yield from self._example(name, dataset)
+        elif dataset.name in ("json_dataset", "csv_dataset", "file_dataset") and isinstance(name, str):
+            file = self.draft.source.parent / name
+            if Path(name).is_absolute() or ".." in Path(name).parts or file.suffix.lower() not in TABLES:
+                self.lost(dataset.line, f"the dataset {name}", _DATA)
+                return
+            try:
+                yield from (row.values for row in read_rows(file))
+            except (UsageError, csv.Error) as error:
+                self.lost(dataset.line, f"the dataset: {error}", _DATA)
+        else:
+            shown = dataset.kwargs.get("path") or name or ""
+            self.lost(dataset.line, f"{dataset.name} {shown}, which would have to be fetched", _DATA)
+
+    def _example(self, name: str, dataset: Called) -> Iterator[dict[str, Json]]:
+        """Yield the rows of an example that Inspect ships, where it is installed; it is not imported."""
+        spec = find_spec("inspect_ai")
+        places = spec.submodule_search_locations if spec is not None else None
+        folder = Path(next(iter(places))) if places else None
+        file = folder / "dataset" / "_examples" / f"{slug(name)}.jsonl" if folder else None
+        if file is None or not file.is_file():
+            self.lost(
+                dataset.line,
+                f"the example {name}, which comes with inspect_ai",
+                f"pip install it, or {_DATA}",
+            )
+            return
+        yield from (loads(line) for line in file.read_text("utf-8").splitlines() if line.strip())  # type: ignore[misc]  # objects
+
+    def _of_row(self, row: dict[str, Json], fields: Any) -> Any:
+        """Return the sample of a row: by a function of the file, by names of fields, or by usual names."""
+        if isinstance(fields, Named) and fields.name in self.module.functions:
+            return self.module.call(fields.name, [row])
+        names = fields.kwargs if isinstance(fields, Called) and fields.name == "FieldSpec" else {}
+        made = {
+            key: row.get(str(names.get(key, key))) for key in ("input", "target", "choices", "id", "files")
+        }
+        kept = names.get("metadata")
+        made["metadata"] = (
+            {key: row.get(key) for key in kept} if isinstance(kept, list) else row.get("metadata")
+        )
+        return made
+
+    def _scenario(self, origin: str, sample: dict[str, Any], solved: _Solved, scorers: list[Any]) -> None:
+        system, said = _prompt(sample.get("input"))
+        targets = [str(one) for one in as_list(sample.get("target")) if one is not None]
+        goal = solved.template.replace("{prompt}", said)
+        system = "\n\n".join(filter(None, (solved.system if self.several else "", system)))
+        checks: list[Json] = []
+        for one in scorers:
+            checks += self._score(one, targets, has_choices=solved.choices is not None)
+        name, options = sample.get("id"), as_list(sample.get("choices"))
+        if solved.choices is not None and not options:
+            self.draft.lost(origin, "multiple_choice without choices", "write them as choices")
+            return
+        choices: dict[str, Json] = {}
+        if solved.choices is not None:
+            shuffled = bool(solved.choices.get("shuffle"))
+            choices = {
+                "options": [str(one) for one in options],
+                "right": [*_letters(targets)],
+                "strict": True,
+            }
+            choices |= {"shuffle": True} if shuffled else {}
+        files = sample.get("files")
+        setup = sample.get("setup")
+        metadata = sample.get("metadata")
+        if isinstance(files, dict) and any(
+            "\n" not in str(text) and len(str(text)) < 200 for text in files.values()
+        ):
+            self.draft.lost(
+                origin, "files that may be names of files", "write their text under workspace: files"
+            )
+        self.draft.add(
+            origin,
+            {
+                "id": f"{self.name}-{len(self.draft.scenarios) + 1}"
+                if isinstance(name, Called) or not name
+                else str(name),
+                "family": self.name if self.several else "",
+                "goal": "\n\n".join(filter(None, (system, goal))) or " ",
+                "choices": choices,
+                "expected": targets[0] if len(targets) == 1 else targets,
+                "workspace": {"files": {str(k): str(v) for k, v in files.items()}}
+                if isinstance(files, dict)
+                else {},
+                "before": [{"command": setup}] if isinstance(setup, str) and setup.strip() else [],
+                "checks": checks,
+                "metadata": metadata if isinstance(metadata, dict) else {},
+            },
+        )
+
+    def _score(self, scorer: Any, targets: list[str], *, has_choices: bool) -> list[dict[str, Json]]:
+        name = scorer.name if isinstance(scorer, Called | Named) else str(scorer)
+        line = scorer.line if isinstance(scorer, Called) else 0
+        if name == "choice" and has_choices:
+            return []  # `choices` bring their own check
+        make = _SCORERS.get(name) if isinstance(scorer, Called) else None
+        note = None
+        if make is None:
+            note = (f"the scorer {name}", _SCORE)
+        elif not targets and name not in ("model_graded_qa", "model_graded_fact"):
+            note = (f"the scorer {name} of a sample without a target", _SCORE)
+        if note is not None or make is None:
+            if note is not None and note not in [(one.what, one.way) for one in self.draft.missing]:
+                self.lost(line, *note)
+            # Not nothing: a scenario without a check would pass whatever is answered.
+            return _graded(Called(name="", args=(), kwargs={}, line=line), targets) if targets else []
+        try:
+            made = make(scorer, targets)
+            for one in made:
+                parse_check(one)
+        except UsageError as error:
+            self.lost(line, f"the scorer {name}: {error}", _SCORE)
+            return []
+        if (told := _NOTES.get(name)) and told not in [one.way for one in self.draft.missing]:
+            self.lost(line, f"{name} as it is judged there", told)
+        return made
+
+
+_SOLVERS: Final[dict[str, Callable[[_TaskReader, Called, _Solved], None]]] = {
+    "generate": _TaskReader.nothing,
+    "system_message": _TaskReader.system,
+    "prompt_template": _TaskReader.template,
+    "chain_of_thought": _TaskReader.thoughts,
+    "multiple_choice": _TaskReader.multiple_choice,
+    "use_tools": _TaskReader.use_tools,
+    "basic_agent": _TaskReader.use_tools,
+    "react": _TaskReader.use_tools,
+}
+
+
+def _limits(task: Called) -> dict[str, Json]:
+    return {ours: task.kwargs[key] for key, ours in _LIMITS.items() if isinstance(task.kwargs.get(key), int)}
+
+
+def _sample(one: Called) -> dict[str, Any]:
+    names = ("input", "choices", "target", "id", "metadata", "sandbox", "files", "setup")
+    return dict(zip(names, one.args, strict=False)) | dict(one.kwargs)
+
+
+def _prompt(given: Any) -> tuple[str, str]:
+    """Return the system message and the text of a sample's input."""
+    if not isinstance(given, list):
+        return "", str(given or "")
+    said: list[tuple[str, str]] = []
+    for one in given:
+        if isinstance(one, Called):
+            role = re.sub(r"^ChatMessage", "", one.name).lower()
+            said.append((role, str(one.arg("content", 0) or "")))
+        elif isinstance(one, dict):
+            said.append((str(one.get("role", "user")), str(one.get("content", ""))))
+    system = "\n\n".join(text for role, text in said if role == "system")
+    rest = [(role, text) for role, text in said if role != "system"]
+    return system, rest[0][1] if len(rest) == 1 else "\n\n".join(f"{role}: {text}" for role, text in rest)
+
+
+def _letters(targets: list[str]) -> list[str]:
+    """Return the letters of right choices: `B`, `["A", "C"]`, or `AC`."""
+    joined = "".join(targets).replace(",", "").replace(" ", "")
+    return list(joined) if joined.isalpha() and joined.isupper() else targets
+
+
+# Scorers
+
+
+def _match(scorer: Called, targets: list[str]) -> list[dict[str, Json]]:
+    where = str(scorer.arg("location", 0, "end"))
+    compare = "words" if scorer.arg("ignore_case", default=True) else "exact"
+    numeric = bool(scorer.arg("numeric", default=False))
+    single: list[Json] = [_match_one(one, where, compare, numeric=numeric) for one in targets]
+    return [single[0] if len(single) == 1 else {"any_of": single}]  # type: ignore[list-item]  # a mapping
+
+
+def _match_one(target: str, where: str, compare: str, *, numeric: bool) -> dict[str, Json]:
+    bare = re.sub(r"[$,£€*_]", "", target.strip())
+    if numeric and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", bare, re.IGNORECASE):
+        which = {"begin": "first", "end": "last", "any": "any"}.get(where, "only")
+        return {
+            "number": {
+                "value": float(bare) if "." in bare or "e" in bare.lower() else int(bare),
+                "which": which,
+            }
+        }
+    check = {"begin": "starts_with", "end": "ends_with", "any": "answer_contains"}.get(where)
+    if check is None:
+        return {"answer_equals": {"text": target, "compare": compare}}
+    return {check: target if compare == "words" else {"texts": target, "compare": compare}}
+
+
+def _pattern(scorer: Called, targets: list[str]) -> list[dict[str, Json]]:
+    text = scorer.arg("pattern", 0)
+    if not isinstance(text, str):
+        raise UsageError("its pattern would have to be run")
+    if scorer.arg("match_all", default=False):
+        raise UsageError("match_all")
+    flag = "(?i)" if scorer.arg("ignore_case", default=True) else ""
+    return [{"answer_matches": {"pattern": f"{flag}{text}", "found": [*targets]}}]
+
+
+_ANSWERS: Final = {"letter": r"([A-Za-z])\b", "word": r"(\w+)\b", "line": r"([^\n]*\S)"}
+
+
+def _answer(scorer: Called, targets: list[str]) -> list[dict[str, Json]]:
+    kind = str(scorer.arg("pattern", 0, "line"))
+    found = _ANSWERS.get(kind)
+    if found is None:
+        raise UsageError(f"the kind of answer {kind!r}")
+    return [{"answer_matches": {"pattern": rf"(?i)answer\s*:\s*{found}", "found": [*targets]}}]
+
+
+def _graded(scorer: Called, targets: list[str]) -> list[dict[str, Json]]:
+    own = scorer.arg("instructions")
+    fact = scorer.name == "model_graded_fact"
+    rubric = (
+        "The answer has the same facts as what was expected."
+        if fact
+        else ("The answer meets what was expected: it is as right and as complete.")
+    )
+    if isinstance(own, str):
+        rubric = f"{rubric}\n{own}"
+    model = scorer.arg("model")
+    names: list[Json] = [str(one) for one in as_list(model)] if isinstance(model, list | str) else []
+    given: dict[str, Json] = {
+        "rubric": rubric if not targets else f"{rubric} Expected: {' — or: '.join(targets)}"
+    }
+    if len(names) == 1:
+        given["model"] = names[0]
+    elif names:
+        given["models"] = names
+    return [{"graded": given}]
+
+
+_SCORERS: Final[dict[str, Callable[[Called, list[str]], list[dict[str, Json]]]]] = {
+    "match": _match,
+    "includes": lambda scorer, targets: [
+        {
+            "answer_contains": {
+                "texts": targets[0] if len(targets) == 1 else [*targets],
+                **({"mode": "any"} if len(targets) > 1 else {}),
+                "compare": "caseless" if scorer.arg("ignore_case", 0, True) else "exact",
+            }
+        }
+    ],
+    "pattern": _pattern,
+    "answer": _answer,
+    "exact": lambda _, targets: [{"similar": {"texts": [*targets], "at_least": 1.0}}],
+    "f1": lambda _, targets: [{"similar": {"texts": [*targets], "at_least": 0.5}, "name": "f1"}],
+    "choice": lambda _, targets: [{"choice": {"right": [*_letters(targets)], "strict": True}}],
+    "model_graded_qa": _graded,
+    "model_graded_fact": _graded,
+}
+_NOTES: Final = {
+    "model_graded_qa": "a graded check with our prompt: a score of .5 passes, partial credit is its score",
+    "model_graded_fact": "a graded check with our prompt: a score of .5 passes",
+    "f1": "similar by words: passes from .5 on; the mean is the metric score:f1",
+    "exact": "similar by words with at_least 1, which does not look at the order of words",
+}
