@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from kestrel_lab.adapters.adapter import is_adapter
 from kestrel_lab.core.errors import UsageError, most_severe
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Model
@@ -151,6 +152,8 @@ async def run_suite(
     )
     await start_servers(lab, chosen)
     ready = prepare_suite(lab, chosen, models=models)
+    agents = [name for name, model in ready.models.items() if is_adapter(model)]
+    await ready.containers.prepare(lab.sandbox, agents=agents)
     code = await code_version(chosen.root, but=lab.home.absolute())
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
     reuse = asked.reuse and not models
@@ -198,6 +201,7 @@ async def run_suite(
         *hopeless,
         notice,
         *batch_notes,
+        *ready.containers.notes,
         f"{again} trials broke and were made again: see column attempts" if again else "",
     ]
     notes += slowdowns_since(lab.supervisor, before)
