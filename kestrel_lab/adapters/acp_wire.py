@@ -207,7 +207,7 @@ def _asked(message: Message) -> Message:
 
 def _call_fields(update: Message) -> Message:
     """Return the fields of a call with words of version 1: its enumerations are closed."""
-    fields = {
+    fields: Message = {
         name: update[name] for name in ("toolCallId", "title", "rawInput", "rawOutput") if name in update
     }
     if "kind" in update:

@@ -174,9 +174,9 @@ def test_one_can_look_at_what_has_come(lab, server):
         return first, await batch_table(lab, "batched"), await batch_table(lab, "other")
 
     waiting, ended, other = asyncio.run(stop_while_it_waits())
-    assert (waiting.state[0], waiting.answers[0], waiting.cost[0]) == ("in_progress", "0 of 3", "")
-    assert (ended.state[0], ended.answers[0]) == ("completed", "3 of 3")
-    assert ended.cost[0] == "$0.0003 of $0.0006"
+    shown = ["state", "answers", "cost"]
+    assert waiting[shown].to_numpy().tolist() == [["in_progress", "0 of 3", ""]]
+    assert ended[shown].to_numpy().tolist() == [["completed", "3 of 3", "$0.0003 of $0.0006"]]
     assert other.empty
     assert [row.outcome for row in evaluate(lab, suite_of(3)).rows] == ["pass"] * 3
     assert [len(bodies) for bodies in server.requests()] == [3, 3], "the first round was taken from the log"
