@@ -11,10 +11,11 @@ import pytest
 from batch_server import BatchServer
 
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.evals.execution.batch_log import stored_batches
 from kestrel_lab.evals.execution.batch_table import batch_table
 from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.models.litellm.model import LiteLLMModel
@@ -113,6 +114,16 @@ def test_a_request_that_the_provider_refuses_breaks_its_trial_alone(lab, server)
     result = evaluate(lab, suite_of(3))
     assert [row.outcome for row in result.rows] == ["pass", "error", "pass"]
     assert "400: too long" in result.rows[1].reason
+
+
+def test_a_provider_that_refuses_stops_the_run_and_the_next_one_goes_on(lab, server):
+    """A refused key breaks no trial: the run stops with its error, and once that is put right goes on."""
+    server.refuses = 1
+    with pytest.raises(ModelError, match="bad key"):
+        evaluate(lab, suite_of(2))
+    assert stored_trials(lab.store) == []
+    assert [row.outcome for row in evaluate(lab, suite_of(2)).rows] == ["pass"] * 2
+    assert [len(bodies) for bodies in server.requests()] == [2, 2]
 
 
 CHILD = """
