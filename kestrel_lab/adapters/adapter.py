@@ -113,6 +113,8 @@ class Task:
     turns: int | None = None
     """Turns left. A program that has no option for it is ended after that many."""
     cost_usd: float | None = None
+    pty: bool = False
+    """True if the program is to have a terminal for input and output as well as for errors."""
 
     def said(self, *, resumed: bool) -> str:
         """Return the prompt, with the instructions in it, for a resumed or a new session."""

@@ -1,8 +1,9 @@
 """ACP as a client: any program that speaks the agent client protocol is a runner, its permission requests are
 our approvals.
 
-Source: agentclientprotocol.com, protocol version 1; spoken by the library `agent-client-protocol`. The client
-offers neither files nor terminals: the agent uses its own, in its sandbox.
+Source: agentclientprotocol.com, protocol version 1; spoken by the library `agent-client-protocol`. Version 2,
+a draft, is offered by the name `acp2:COMMAND`, see `acp_wire`; what knows version 1 only answers so.
+The client offers neither files nor terminals: the agent uses its own, in its sandbox.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
+from kestrel_lab.adapters.acp_wire import AcpWire
 from kestrel_lab.adapters.adapter import (
     DANGERS,
     Capabilities,
@@ -27,7 +29,6 @@ from kestrel_lab.adapters.adapter import (
 from kestrel_lab.adapters.claude_code import CLAUDE_CODE
 from kestrel_lab.adapters.codex import CODEX
 from kestrel_lab.adapters.gemini import GEMINI
-from kestrel_lab.adapters.object_lines import ObjectLines
 from kestrel_lab.adapters.opencode import OPENCODE
 from kestrel_lab.adapters.subprocess_reader import (
     RunningProgram,
@@ -36,13 +37,14 @@ from kestrel_lab.adapters.subprocess_reader import (
     require_program,
 )
 from kestrel_lab.core.calls import Danger, Usage
-from kestrel_lab.core.errors import ModelError, UsageError
+from kestrel_lab.core.errors import LimitError, ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.host.user import home_folder
 from kestrel_lab.host.version import __version__
 
 ACP: Final = "acp"
+ACP_2: Final = "acp2"
 _PROGRAMS: Final = (CLAUDE_CODE, CODEX, GEMINI, OPENCODE)
 _PLACES: Final = (".{}", ".config/{}", ".local/share/{}", ".local/state/{}", ".cache/{}")
 """Folders below the home folder where programs keep settings and sessions."""
@@ -56,15 +58,21 @@ class AcpAdapter:
     command: str
     """Its command line, such as `opencode acp` or `gemini --acp`."""
     kind: ModelKind = "real"
+    version: int = 1
+    """The newest version of the protocol that is offered."""
 
     def __post_init__(self) -> None:
         if not self.command.strip():
-            raise UsageError("name the command of the agent behind acp:, such as acp:opencode acp")
+            raise UsageError(f"name the command of the agent behind {self._word}:, such as acp:opencode acp")
+
+    @property
+    def _word(self) -> str:
+        return ACP if self.version == 1 else ACP_2
 
     @property
     def name(self) -> str:
-        """`acp:COMMAND`."""
-        return f"{ACP}:{self.command}"
+        """`acp:COMMAND`, or `acp2:COMMAND`."""
+        return f"{self._word}:{self.command}"
 
     @property
     def capabilities(self) -> Capabilities:
@@ -82,16 +90,19 @@ class AcpAdapter:
     async def work(self, task: Task) -> AsyncIterator[Reported]:
         """Start the program, prompt it and yield what it reports; see `Adapter.work`."""
         argv = shlex.split(self.command)
-        # Its input and output are the protocol. Many agents are written for a terminal and look for one
-        # elsewhere.
+        # Its input and output are the protocol, and no terminal. Many agents are written for one and look for
+        # it elsewhere.
+        task = replace(task, pty=False)
         async with agent_process(argv, task, self.env, self._state(argv[0]), terminal=True) as running:
-            client = _Client()
+            client = _Client(task.cost_usd)
             prompting = asyncio.ensure_future(self._prompt(client, running, task))
             prompting.add_done_callback(lambda _: client.reported.put_nowait(None))
             try:
                 while (reported := await client.reported.get()) is not None:
                     if isinstance(reported, _Question):
                         reported.answer.set_result(await task.ask(reported.permission))
+                    elif isinstance(reported, LimitError):
+                        raise reported
                     elif isinstance(reported, str):
                         task.delta(reported)
                     else:
@@ -110,15 +121,20 @@ class AcpAdapter:
         return tuple(place for one in _PLACES if (home / (place := one.format(name))).exists())
 
     async def _prompt(self, client: _Client, running: RunningProgram, task: Task) -> None:
-        from acp import PROTOCOL_VERSION, RequestError, connect_to_agent
+        from acp import RequestError, connect_to_agent
         from acp.schema import ClientCapabilities, ImageContentBlock, Implementation, TextContentBlock
 
-        lines = ObjectLines(running.program.stdout, running.note)
-        connection = connect_to_agent(cast("Any", client), running.program.stdin, lines)
+        wire = AcpWire(
+            reader=running.program.stdout,
+            writer=running.program.stdin,
+            refused=running.note,
+            version=self.version,
+        )
+        connection = connect_to_agent(cast("Any", client), wire)
         try:
             about = Implementation(name="kestrel-lab", title="kestrel_lab", version=__version__)
             known = await connection.initialize(
-                protocol_version=PROTOCOL_VERSION, client_capabilities=ClientCapabilities(), client_info=about
+                protocol_version=self.version, client_capabilities=ClientCapabilities(), client_info=about
             )
             can, folder = known.agent_capabilities, str(task.folder)
             sessions = can.session_capabilities if can is not None else None
@@ -162,8 +178,10 @@ class _Question:
 class _Client:
     """Client side of a session: converts the agent's messages to `Reported` values, in order."""
 
-    def __init__(self) -> None:
-        self.reported: asyncio.Queue[Reported | _Question | str | None] = asyncio.Queue()
+    def __init__(self, cost_usd: float | None) -> None:
+        """`cost_usd` is what the agent may spend."""
+        self.reported: asyncio.Queue[Reported | _Question | str | LimitError | None] = asyncio.Queue()
+        self._may_spend = cost_usd
         self.session, self.silent = "", False
         self._parts = TurnParts()
         self._kinds: dict[str, str] = {}
@@ -190,6 +208,20 @@ class _Client:
                 self._call(update)
             case "usage_update" if update.cost is not None and update.cost.currency == "USD":
                 self._cost = update.cost.amount
+                self._check_cost(update.cost.amount)
+
+    def _check_cost(self, spent: float) -> None:
+        """End the work at the limit: the protocol has no option by which the agent would."""
+        if self._may_spend is None or spent < self._may_spend:
+            return
+        self._flush_last()
+        text = f"the limit of ${self._may_spend:g} is reached: ${spent:.4f} spent"
+        self.reported.put_nowait(LimitError("cost_usd", text))
+
+    def _flush_last(self) -> None:
+        """Report what was said so far, with what it cost."""
+        usage = Usage(cost_usd=self._cost or 0.0)
+        self.reported.put_nowait(self._parts.turn(ModelAnswer(usage=usage), self.session, counted=False))
 
     def _call(self, update: Any) -> None:
         known = update.tool_call_id

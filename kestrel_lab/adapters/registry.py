@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kestrel_lab.adapters.adapter import Adapter
-from kestrel_lab.adapters.agent_client_protocol import ACP, AcpAdapter
+from kestrel_lab.adapters.agent_client_protocol import ACP, ACP_2, AcpAdapter
 from kestrel_lab.adapters.claude_code import CLAUDE_CODE
 from kestrel_lab.adapters.codex import CODEX
 from kestrel_lab.adapters.gemini import GEMINI
@@ -27,4 +27,10 @@ def adapter_factories(env: Mapping[str, str]) -> dict[str, Callable[[str], Adapt
     found: dict[str, Callable[[str], Adapter]] = {
         one.name: partial(of, one) for one in (CLAUDE_CODE, CODEX, GEMINI, OPENCODE)
     }
-    return found | {ACP: lambda command: AcpAdapter(env=env, command=command)}
+    for word, version in ((ACP, 1), (ACP_2, 2)):
+        found[word] = partial(_acp, env, version)
+    return found
+
+
+def _acp(env: Mapping[str, str], version: int, command: str) -> Adapter:
+    return AcpAdapter(env=env, command=command, version=version)

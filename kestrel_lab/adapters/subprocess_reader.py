@@ -14,10 +14,10 @@ from kestrel_lab.adapters.adapter import Capabilities, Decision, Permission, Rep
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
-from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.sanitize import last_shown, one_line
 from kestrel_lab.host.user import home_folder
 from kestrel_lab.mcp.sandboxing import program_folders, program_path
-from kestrel_lab.mcp.stdio_transport import Program, start_server
+from kestrel_lab.mcp.stdio_transport import Program, start_in_terminal, start_server
 from kestrel_lab.tools.sandbox.command_lines import launch_with_places
 from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.levels import Level
@@ -123,8 +123,9 @@ class ProgramAdapter:
         ) as running:
             for message in (first := reader.begin()):
                 await running.send(message)
-            # The whole prompt is on its command line, and it would wait for the end of its input.
-            if not first:
+            # The whole prompt is on its command line, and it would wait for the end of its input; at a
+            # terminal it knows that somebody may type.
+            if not first and not task.pty:
                 running.program.stdin.close()
             async for line in running.lines():
                 for reported in reader.idle() if line is None else self._understood(reader, line):
@@ -162,6 +163,8 @@ class RunningProgram:
     """A program at work."""
 
     program: Program
+    pty: bool = False
+    """True if it writes to a terminal, where control sequences may stand between its lines."""
     words: bytearray = field(default_factory=bytearray)
     """The end of what it wrote to its standard error, and of its lines that are no JSON."""
 
@@ -192,9 +195,11 @@ class RunningProgram:
 
     async def _line(self) -> bytes:
         try:
-            return await self.program.stdout.readline()
+            line = await self.program.stdout.readline()
         except ValueError as error:
             raise ModelError(f"the program wrote a line of more than {LONGEST:,} bytes") from error
+        # The end of the output is an empty line, and a line of nothing but control sequences is none.
+        return last_shown(line.decode("utf-8", "replace")).encode() + b"\n" if self.pty and line else line
 
     def note(self, piece: bytes) -> None:
         """Keep the end of what is no message."""
@@ -241,8 +246,11 @@ async def agent_process(
     """
     try:
         program = str(program_path(argv[0], task.folder, env))
-        plain = Launch(argv=(program, *argv[1:]), cwd=str(task.folder), env=env, terminal=terminal)
-        running = RunningProgram(await start_server(_contained(plain, task, state), limit=LONGEST))
+        plain = Launch(
+            argv=(program, *argv[1:]), cwd=str(task.folder), env=env, terminal=terminal or task.pty
+        )
+        begin = start_in_terminal if task.pty else start_server
+        running = RunningProgram(await begin(_contained(plain, task, state), limit=LONGEST), pty=task.pty)
     except OSError as error:
         raise UsageError(f"{argv[0]} cannot be started: {error}") from error
     listening = asyncio.ensure_future(running.listen())

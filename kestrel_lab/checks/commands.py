@@ -8,6 +8,7 @@ import asyncio
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +17,7 @@ from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import ADDED_LATER, Score
-from kestrel_lab.tools.sandbox.levels import Sandbox, denial_cause
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox, denial_cause
 from kestrel_lab.tools.sandbox.select import run_sandboxed
 from kestrel_lab.tools.shell.environment import clean_environment
 
@@ -29,8 +30,8 @@ class CommandSucceeds:
     """A command, run without a shell in the workspace, ends with exit code 0 in time.
 
     `python` as the command is the Python that runs this. The command runs what the agent wrote, so it is held
-    in as the agent's commands are: in the trial's sandbox, with a short environment without keys. It gets no
-    input and leaves no process behind.
+    in as the agent's commands are: in the trial's sandbox, with a short environment without keys, or in its
+    container. It gets no input and leaves no process behind.
     """
 
     argv: tuple[str, ...]
@@ -63,16 +64,6 @@ class CommandSucceeds:
         started or no sandbox can be had.
         """
         sandbox: Sandbox = trial.sandbox or Sandbox()
-        env = clean_environment()
-        command = sys.executable if self.argv[0] == "python" else self.argv[0]
-        place = shutil.which(
-            str(trial.workspace / command) if "/" in command else command, path=env.get("PATH")
-        )
-        if place is None:
-            raise CheckError(
-                f"command_succeeds cannot start {self.argv[0]!r}: No such file or directory, or none "
-                "that can be executed"
-            )
         if self.files or self.reward:
             await asyncio.to_thread(self._put_files, trial)
         kept = bytearray()
@@ -83,15 +74,22 @@ class CommandSucceeds:
             return True
 
         try:
-            ended, level = await run_sandboxed(
-                [place, *self.argv[1:]],
-                workspace=trial.workspace,
-                sandbox=sandbox,
-                env=env,
-                output=keep,
-                timeout_s=self.timeout,
-                read_only=trial.read_only,
-            )
+            if sandbox.container is None:
+                env = clean_environment()
+                ended, level = await run_sandboxed(
+                    [self._program(trial, env), *self.argv[1:]],
+                    workspace=trial.workspace,
+                    sandbox=sandbox,
+                    env=env,
+                    output=keep,
+                    timeout_s=self.timeout,
+                    read_only=trial.read_only,
+                )
+            else:
+                level = Level.S0
+                ended = await sandbox.container.run(
+                    self.argv, stdout=keep, stderr=keep, timeout_s=self.timeout
+                )
         except (OSError, UsageError) as error:
             raise CheckError(f"command_succeeds cannot start {self.argv[0]!r}: {error}") from error
         if ended.stopped:
@@ -110,12 +108,25 @@ class CommandSucceeds:
         )
         return self._score(f"exit code {ended.exit_code}" + (f": {tail}" if tail else ""))
 
+    def _program(self, trial: Trial, env: Mapping[str, str]) -> str:
+        command = sys.executable if self.argv[0] == "python" else self.argv[0]
+        place = shutil.which(
+            str(trial.workspace / command) if "/" in command else command, path=env.get("PATH")
+        )
+        if place is None:
+            raise FileNotFoundError("No such file or directory, or none that can be executed")
+        return place
+
     def _put_files(self, trial: Trial) -> None:
         """Put the hidden files into the workspace, and remove a reward that the agent may have written."""
         if trial.read_only:
             raise CheckError("command_succeeds cannot put files into a workspace that is read-only")
         if self.reward:
-            (trial.workspace / self.reward).unlink(missing_ok=True)
+            old = trial.workspace / self.reward
+            # The agent may have made a link of its folder, which would lead out of the workspace.
+            if not old.parent.resolve().is_relative_to(trial.workspace.resolve()):
+                raise CheckError(f"command_succeeds: {self.reward} leads out of the workspace")
+            old.unlink(missing_ok=True)
         if not self.files:
             return
         if trial.resolve is None:

@@ -147,8 +147,8 @@ class TerminalFrontend:
             return asyncio.run(body())
         except KeyboardInterrupt:  # typer would end without a word
             msg = (
-                "stopped; finished work is stored. `eval run` and `eval gate` continue with --resume, "
-                "other commands when they are run again"
+                "stopped; finished work is stored. `eval run` and `eval gate` continue with --resume (with "
+                "--batch by themselves), other commands when they are run again"
             )
             raise RunCancelled(msg) from None
 

@@ -24,7 +24,8 @@ PREVIEWED, IN_KERNEL = "preview", "kernel"
 """Sandbox levels of kernel code: its preview's result is adopted, or it runs in the user's own kernel."""
 PREVIEWING = "the preview of this code is not finished"
 """Shown in place of a preview that was not ready when the question was asked."""
-HELD = frozenset({"S1", "S2", "S3"})
+CONTAINER = "container"
+HELD = frozenset({"S1", "S2", "S3", CONTAINER})
 """Sandbox levels, as calls name them, at which a command reaches no network."""
 
 

@@ -9,6 +9,7 @@ _ESCAPES = re.compile(
     r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"  # DCS, SOS, PM, APC
     r"|\x1b[ -/]*[0-~]"
 )
+_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters other than tab and newline
     "\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, bidirectional
@@ -25,6 +26,12 @@ def sanitize_text(text: str) -> str:
     r"""`text` with terminal escapes removed and hidden characters shown as `\u{…}`."""
     text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     return _HIDDEN.sub(lambda match: f"\\u{{{ord(match[0]):x}}}", text)
+
+
+def last_shown(line: str) -> str:
+    """What a terminal shows of a line in the end: without escapes, and without what was drawn over."""
+    pieces = [_CONTROLS.sub("", piece) for piece in _ESCAPES.sub("", line).split("\r")]
+    return next((piece for piece in reversed(pieces) if piece.strip()), "")
 
 
 def overwrite_lines(text: str, before: str = "") -> str:

@@ -180,6 +180,18 @@ def _schema(written: dict[str, Any] | str | None, _: object) -> Mapping[str, Jso
     return {} if found is None else found.schema
 
 
+_OF_THE_SYSTEM: Final = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr")
+
+
+def _absolute(root: str) -> str:
+    path = PurePosixPath(root)
+    if root and (not path.is_absolute() or ".." in path.parts or len(path.parts) < 2):
+        raise UsageError(f"root is an absolute path such as /app, not {root!r}")
+    if found := next((one for one in _OF_THE_SYSTEM if path.is_relative_to(one)), None):
+        raise UsageError(f"root cannot be {root!r}: {found} belongs to the system")
+    return str(path) if root else ""
+
+
 class Defaults(Declared):
     """What scenarios have that do not say otherwise; limits are merged one by one, notes come before those of
     a scenario.
@@ -190,6 +202,14 @@ class Defaults(Declared):
     place: Annotated[Place, WrittenAs(WorkspaceForm | None, _place), Field(validation_alias="workspace")] = (
         InlineFiles()
     )
+    image: str = ""
+    """An image of docker or podman in which the trial's commands run."""
+    dockerfile: str = ""
+    """The same, built from this file, relative to the suite, and the folder it is in."""
+    root: Annotated[str, AfterValidator(_absolute)] = ""
+    """An absolute path at which commands find the workspace, such as /app; of an image by default its own
+    working folder. What an image has there is in the workspace, too.
+    """
     tools: Texts | None = None
     """Names of the tools offered; `None` for the native tools that only read."""
     limits: Annotated[Mapping[str, int | float | None], WrittenAs(LimitsForm, limits_of)] = {}

@@ -20,7 +20,13 @@ from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.host.filesystem import private_folder
 from kestrel_lab.tools.sandbox.launcher_client import Launch, Streams
-from kestrel_lab.tools.shell.process import Pipe, RunningProcess, start_program, start_with_pipes
+from kestrel_lab.tools.shell.process import (
+    Pipe,
+    RunningProcess,
+    start_program,
+    start_with_pipes,
+    start_with_terminal,
+)
 
 PIECE = 65_536
 _GRACE_S = 1.0
@@ -74,6 +80,21 @@ class Program:
             finally:
                 for transport in self._transports:
                     transport.close()
+
+
+async def start_in_terminal(launch: Launch, *, limit: int = PIECE) -> Program:
+    """Start a program, as `start_server` does, in a terminal: its errors are among its output."""
+    loop, unread, nothing = asyncio.get_running_loop(), asyncio.StreamReader(), asyncio.StreamReader()
+    nothing.feed_eof()
+    running, pipe, ours = await start_with_terminal(
+        lambda theirs: start_program(launch, Streams(theirs, theirs, theirs)), limit
+    )
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.StreamReaderProtocol(unread), os.fdopen(ours, "wb", 0)
+    )
+    return Program(
+        running, asyncio.StreamWriter(transport, protocol, unread, loop), [pipe, (pipe[0], nothing)]
+    )
 
 
 async def start_server(launch: Launch, *, limit: int = PIECE) -> Program:

@@ -384,6 +384,17 @@ class ConfigOptions(TypedDict, total=False):
             client=str,
         ),
     ]
+    pty: Annotated[
+        bool,
+        Opt(
+            False,
+            "whether the program of another agent (--runner) gets a terminal for its input and output, for "
+            "programs that refuse to work without one",
+            read=_switch,
+            weakens=_harmless,
+            flag=Flag(kind=bool),
+        ),
+    ]
 
 
 class _LabAndRun(_Everywhere, ConfigOptions, total=False):

@@ -226,7 +226,7 @@ def _given_anew(
         output=output,
         resolve=options.get("resolve") or lab.registry.resolve_model,
         ports=replace(options.get("ports") or lab.ports, look=look),
-        sandbox=lab.sandbox,
+        sandbox=(options.get("ports") or lab.ports).sandbox or lab.sandbox,
         skills={},
         containment=cast("contain.Containment", options.get("containment") or lab.options["containment"]),
     )

@@ -262,3 +262,115 @@ def test_our_agent_works_in_an_editor(tmp_path: Path, granted: bool) -> None:
     ]
     with Lab(home=default_home(tmp_path / "work", os.environ)) as there:  # its own log has the run too
         assert there.get(there.runs().index[0]).goal == "Write a file"
+
+
+AGENT_2 = """
+import base64, json, sys
+
+def send(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+def tell(**update):
+    send(method="session/update", params={"sessionId": "s2", "update": update})
+
+def heard():
+    return json.loads(sys.stdin.readline())
+
+def call(known, **more):
+    tell(sessionUpdate="tool_call_update", toolCallId=known, **more)
+
+hello = heard()
+assert hello["params"]["protocolVersion"] == 2, hello
+assert hello["params"]["info"]["name"] == "kestrel-lab" and hello["params"]["capabilities"] == {}
+send(id=hello["id"], result={"protocolVersion": 2, "capabilities": {"session": {}}, \
+"info": {"name": "a", "version": "1"}})
+new = heard()
+send(id=new["id"], result={"sessionId": "s2", "configOptions": []})
+asked = heard()
+send(id=asked["id"], result={})
+tell(sessionUpdate="user_message", messageId="u", content=asked["params"]["prompt"])
+tell(sessionUpdate="state_update", state="running")
+tell(sessionUpdate="agent_thought_chunk", messageId="t", content={"type": "text", "text": "hm"})
+tell(sessionUpdate="agent_message_chunk", messageId="m", content={"type": "text", "text": "I "})
+tell(sessionUpdate="agent_message", messageId="m", content=[{"type": "text", "text": "I look."}])
+call("c1", title="look", kind="_peek", status="pending", rawInput={"n": 1})
+tell(sessionUpdate="tool_call_content_chunk", toolCallId="c1", \
+content={"type": "content", "content": {"type": "text", "text": "r1"}})
+tell(sessionUpdate="terminal_output_chunk", terminalId="x", data=base64.b64encode(b"out").decode())
+print(json.dumps([{"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s2", "update": \
+{"sessionUpdate": "tool_call_content_chunk", "toolCallId": "c1", "content": {"type": "terminal", \
+"terminalId": "x"}}}}]), flush=True)
+call("c1", status="completed", title=None)
+call("c2", title="Delete all", kind="delete", status="pending", rawInput={"path": "a"})
+send(id=9, method="session/request_permission", params={"sessionId": "s2", "title": "Delete?", \
+"subject": {"type": "tool_call", "toolCall": {"toolCallId": "c2"}}, \
+"options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"}, \
+{"optionId": "n", "name": "No", "kind": "reject_once"}, {"optionId": "z", "name": "Z", "kind": "_z"}]})
+tell(sessionUpdate="state_update", state="requires_action")
+granted = heard()["result"]["outcome"].get("optionId") == "y"
+call("c2", status="completed" if granted else "cancelled")
+tell(sessionUpdate="agent_message", messageId="m2", content=[{"type": "text", "text": "gone"}])
+tell(sessionUpdate="usage_update", used=1, size=9, cost={"amount": 0.5, "currency": "USD"})
+tell(sessionUpdate="state_update", state="idle", stopReason="end_turn")
+sys.stdin.readline()
+"""
+
+
+def written(folder: Path, code: str) -> str:
+    """Return the command of an agent with that code."""
+    (folder / "agent").mkdir(exist_ok=True)
+    (folder / "agent" / "agent2.py").write_text(code)
+    program = folder / "agent" / "run2"
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} {folder}/agent/agent2.py\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+async def ran_by(folder: Path, runner: str, **options: Any) -> tuple[Any, list[Any]]:
+    """Return a run of that runner that has ended, and its events."""
+    (folder / "work").mkdir(exist_ok=True)
+    async with Lab(home=folder / "home", env={**os.environ, "HOME": str(folder)}) as lab:
+        run = await lab.start(
+            "Look", runner=runner, workspace=folder / "work", approve="auto", **options
+        ).wait()
+        return run, list(run.events())
+
+
+def test_version_2_becomes_the_same_events(tmp_path: Path) -> None:
+    """Upserts, chunks, terminals and permissions of the draft are calls, results and approvals; the run ends
+    with the idle state and not with the prompt's response.
+    """
+    run, events = asyncio.run(ran_by(tmp_path, f"acp2:{written(tmp_path, AGENT_2)}"))
+    assert (run.status, run.answer) == ("COMPLETE", "gone"), run.reason
+    answers = of(events, ModelAnswered)
+    assert [one.text for one in answers] == ["I look.", "", "gone"]
+    assert [call["name"] for one in answers for call in one.calls] == ["look", "delete"]
+    assert [one.text for one in of(events, ToolAnswered)] == ["r1\nout", ""]
+    assert answers[-1].cost_usd == 0.5
+
+
+def test_the_lower_version_is_accepted_and_a_higher_one_refused(tmp_path: Path, agent: str) -> None:
+    """An agent that knows version 1 only works under either name; one that insists on version 2 is refused
+    where that was not offered, with the name that offers it.
+    """
+    run, _ = asyncio.run(ran_by(tmp_path, f"acp2:{agent}"))
+    assert (run.status, run.answer) == ("COMPLETE", "gone"), run.reason
+    insists = AGENT_2.replace('assert hello["params"]', 'True or hello["params"]')
+    run, _ = asyncio.run(ran_by(tmp_path, f"acp:{written(tmp_path, insists)}"))
+    assert "speaks version 2 of the protocol, and was offered 1: name it acp2:COMMAND" in run.reason
+
+
+def test_a_limit_of_money_ends_the_work(tmp_path: Path, agent: str) -> None:
+    """An agent that reports its cost while it works is ended at the limit, though it would go on for ever."""
+    source = tmp_path / "agent" / "agent.py"
+    spends = AGENT.replace(
+        'await tell(update_agent_message_text("I look."))\n        for',
+        'await tell(update_agent_message_text("I look."))\n        await tell(UsageUpdate(used=1, size=9, '
+        'cost=Cost(amount=0.5, currency="USD"), session_update="usage_update"))\n        '
+        "await asyncio.sleep(86_400)\n        for",
+    )
+    assert spends != AGENT
+    source.write_text(spends)
+    run, events = asyncio.run(ran_by(tmp_path, f"acp:{agent}", limits=Limits(cost_usd=0.4)))
+    assert (run.status, run.reason) == ("FAILED", "the limit of $0.4 is reached: $0.5000 spent")
+    assert [one.cost_usd for one in of(events, ModelAnswered)] == [0.5]

@@ -5,6 +5,7 @@ asks a real model.
 import asyncio
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from kestrel_lab.core.events.tool_kinds import tool_kind
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
+    BudgetWarned,
     ModelAnswered,
     ModelCalled,
     ModelDelta,
@@ -547,3 +549,50 @@ def test_one_kind_is_the_same_for_every_program(place: Place, name: str) -> None
     assert asyncio.run(check(trial)).passed
     assert all(action.kind == "command" for action in actions_of(events))
     assert len(actions_of(events)) == (2 if name == "codex" else 1)  # it reads by a command
+
+
+@pytest.mark.parametrize("name", ["codex", "gemini"])
+def test_a_cost_that_nobody_reports_is_said_before_the_run(place: Place, name: str) -> None:
+    """Before the program is asked for anything, and once."""
+    place.plays(name, stream_of(name))
+    _, events = asyncio.run(ended(place, name))
+    warned = [place for place, event in enumerate(events) if isinstance(event, BudgetWarned)]
+    asked = next(place for place, event in enumerate(events) if isinstance(event, ModelCalled))
+    assert len(warned) == 1
+    assert warned[0] < asked
+    assert (
+        f"{name} does not report what it spends: the limit of $1 cannot stop it" in events[warned[0]].message
+    )
+
+
+TERMINAL = """#!{python}
+import json, os, sys
+if not all(os.isatty(fd) for fd in (0, 1, 2)):
+    sys.exit("stdout is not a terminal")
+sys.stdout.write("\\x1b[?25l\\x1b]0;title\\x07spinner |\\rspinner /\\r\\x1b[2K")
+for line in open({stream!r}):
+    sys.stdout.write("\\x1b[32m" + line.rstrip() + "\\x1b[0m\\n")
+sys.stderr.write("size %dx%d\\n" % tuple(os.get_terminal_size()))
+sys.stdout.flush()
+import time; time.sleep(86_400)
+"""
+
+
+@pytest.mark.parametrize("pty", [True, False])
+def test_a_program_that_needs_a_terminal_has_one(place: Place, pty: bool) -> None:
+    """With `pty` its input, output and errors are a terminal, in the sandbox, and what it writes is read
+    without colours and what it draws over; without, it refuses to work. It is killed at the end.
+    """
+    place.plays("opencode", stream_of("opencode"))
+    program = place.programs / "bin" / "opencode"
+    program.write_text(TERMINAL.format(python=sys.executable, stream=str(place.programs / "opencode.jsonl")))
+    if not pty:
+        run, _ = asyncio.run(ended(place, "opencode"))
+        assert "stdout is not a terminal" in run.reason
+        return
+    run, events = asyncio.run(ended(place, "opencode", pty=True))
+    assert run.status == "COMPLETE", run.reason
+    assert len(of(events, ToolAnswered)) == 2
+    assert not [
+        one for one in psutil.process_iter(["cmdline"]) if str(program) in (one.info["cmdline"] or ())
+    ]

@@ -37,6 +37,7 @@ from kestrel_lab.tools.files.safe_open import has_openat2
 from kestrel_lab.tools.kernel.documents import NextInput, document_of
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.sandbox.canary import PROBES
+from kestrel_lab.tools.sandbox.container import find_engine, sockets
 from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.sandbox.select import choose_level, level_problem
 from kestrel_lab.tools.web.urls import address_refusal
@@ -93,7 +94,18 @@ def run_diagnostics(lab: Lab) -> Doctor:
         *_servers(lab),
         *_providers(lab),
     )
-    return Doctor((*own, _vectors(), _ripgrep(), *_sandbox(lab), *probe_barriers(lab), _git(), *_notebook()))
+    return Doctor(
+        (
+            *own,
+            _vectors(),
+            _ripgrep(),
+            *_sandbox(lab),
+            _containers(lab),
+            *probe_barriers(lab),
+            _git(),
+            *_notebook(),
+        )
+    )
 
 
 def known_models(lab: Lab) -> Doctor:
@@ -218,6 +230,19 @@ def _sandbox(lab: Lab) -> list[Finding]:
         choice.level > Level.S0, what, f"{choice.level.name}: {choice.level.meaning}", asked, optional=True
     )
     return [held, *_canaries(lab)]
+
+
+def _containers(lab: Lab) -> Finding:
+    """Whether a container engine answers, for scenarios that name an image."""
+    if (engine := run_blocking(find_engine(lab.env))) is not None:
+        return Finding(True, "containers", f"{engine.name} at {engine.socket}")
+    looked = "; ".join(sockets(lab.env)) or lab.env.get("DOCKER_HOST", "")
+    return Finding(
+        None,
+        "containers",
+        f"no engine answers at {looked}",
+        "install and start docker or podman, for scenarios with an image",
+    )
 
 
 def _canaries(lab: Lab) -> list[Finding]:

@@ -36,7 +36,8 @@ async def batch_table(
             await asyncio.to_thread(finish_eval_run, lab.store, eval_run)
     states = dict(seen)
     rows = [_row(batch, states.get(batch.id, "")) for batch in reversed(batches)]
-    return pd.DataFrame(rows, columns=["batch", "suite", "model", "state", "answers", "cost", "age"])
+    columns = ["batch", "suite", "model", "state", "answers", "cost", "age"]
+    return pd.DataFrame(rows, columns=columns).set_index("batch")
 
 
 async def _look(lab: Services, batch: Batch, *, cancel: bool) -> tuple[str, BatchState | str]:

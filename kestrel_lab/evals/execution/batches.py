@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from kestrel_lab.core.calls import format_count
-from kestrel_lab.core.errors import ModelError
+from kestrel_lab.core.errors import ModelError, most_severe
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model
@@ -45,6 +45,7 @@ AT_ONCE: Final = 2_000
 _MOST_LINES: Final = 50_000
 _MOST_CHARS: Final = 50_000_000
 """Bounds of a file; providers take 50,000 requests and 200 MB."""
+_PAUSES_S: Final = (1.0, 5.0, 30.0)
 _TRIES: Final = 3
 """Batches in which a request goes before it counts as failed."""
 
@@ -102,8 +103,11 @@ class Batches:
     _states: dict[str, BatchState | None] = field(default_factory=dict)
     """Of the batches that are under way, by our id."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _group: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
+    """Holds them. An error of one, a key that is refused for instance, stops the trials: none is stored as
+    broken, and the next run goes on.
+    """
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _failure: BaseException | None = None
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
@@ -112,16 +116,16 @@ class Batches:
         A block that ends without an error has stored all trials: the answers are forgotten.
         """
         await import_litellm()
-        for batch in stored_batches(self.store, eval_run=self.eval_run):
-            self._take_up(batch)
-        self._begin(self._gather())
         try:
-            yield
-        finally:
-            tasks = tuple(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            async with self._group:
+                for batch in stored_batches(self.store, eval_run=self.eval_run):
+                    self._take_up(batch)
+                self._begin(self._gather())
+                yield
+                for task in self._tasks:
+                    task.cancel()
+        except BaseExceptionGroup as errors:
+            raise most_severe([errors]) from None
         made = stored_batches(self.store, eval_run=self.eval_run)
         self.notes += [cost_text(made)] if made else []
         finish_eval_run(self.store, self.eval_run)
@@ -152,8 +156,6 @@ class Batches:
     async def _ask(
         self, endpoint: BatchEndpoint, request: ModelRequest, key: str, workspace: Path
     ) -> ModelAnswer | None:
-        if self._failure is not None:
-            raise self._failure
         wanted = self._request(key)
         wanted.endpoint, wanted.line = endpoint, endpoint.line(key, request)
         wanted.folder = str(workspace)
@@ -183,19 +185,9 @@ class Batches:
         self._changed.set()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="kestrel batches")
+        task = self._group.create_task(work, name="kestrel batches")
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        self._failure = error
-        for request in self._requests.values():
-            if not request.answer.done():
-                request.answer.set_exception(error)
-                request.answer.exception()  # a trial that has ended does not ask for it
+        task.add_done_callback(self._tasks.discard)
 
     def _take_up(self, batch: Batch) -> None:
         for answer in batch.answers.values():
@@ -370,9 +362,21 @@ async def states(endpoint: BatchEndpoint, batch: str, pace: Pace) -> AsyncIterat
         pause = min(pause * 1.5, pace.longest_look_s)
 
 
+async def _downloaded(endpoint: BatchEndpoint, state: BatchState) -> list[BatchAnswer]:
+    """Return what a batch brought back; a download that breaks off is repeated a few times."""
+    for pause in _PAUSES_S:
+        try:
+            return [answer async for answer in endpoint.answers(state)]
+        except ModelError as error:
+            if not error.transient:
+                raise
+        await asyncio.sleep(pause)
+    return [answer async for answer in endpoint.answers(state)]
+
+
 async def take_answers(store: SessionStore, batch: Batch, endpoint: BatchEndpoint, state: BatchState) -> None:
     """Store what a batch that has ended brought back, and that it has ended."""
-    async for answer in endpoint.answers(state):
+    for answer in await _downloaded(endpoint, state):
         if answer.key not in batch.keys:
             continue
         hidden = map_texts(cast("Json", asdict(answer)), folder_hidden(Path(batch.keys[answer.key])))

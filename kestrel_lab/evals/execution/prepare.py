@@ -23,7 +23,7 @@ from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.yaml.validation import join_problems
 from kestrel_lab.evals.execution.conversation_digest import ConversationDigest
 from kestrel_lab.evals.execution.function_checks import load_judge
-from kestrel_lab.evals.execution.workspaces import workspace_source
+from kestrel_lab.evals.execution.workspaces import Containers, workspace_source
 from kestrel_lab.evals.suite import Config, PackageSource, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import Recordings
 from kestrel_lab.evals.suites.python_files import load_function, load_tools
@@ -69,6 +69,8 @@ class PreparedSuite:
     recordings: Recordings | None = None
     """The recordings of model calls, if calls are recorded or replayed."""
 
+    containers: Containers
+    """The images that scenarios name."""
     batches: Batches | None = None
     """What gathers model calls into batches, where that was asked for."""
 
@@ -259,6 +261,7 @@ def prepare_suite(
         skipped=skipped,
         graders=graders,
         functions=functions,
+        containers=Containers(suite=suite, env=lab.env),
         config_tools={
             config.name: _tools_named(own, lab, config.tools, f"configuration {config.name!r}")
             for config in suite.configs

@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from kestrel_lab.adapters.adapter import is_adapter
 from kestrel_lab.core.errors import UsageError, most_severe
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Model
@@ -152,6 +153,9 @@ async def run_suite(
     )
     await start_servers(lab, chosen)
     ready = prepare_suite(lab, chosen, models=models)
+    if make is None:  # what is there on other machines they say themselves
+        agents = [name for name, model in ready.models.items() if is_adapter(model)]
+        await ready.containers.prepare(lab.sandbox, agents=agents)
     code = await code_version(chosen.root, but=lab.home.absolute())
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
     reuse = asked.reuse and not models
@@ -164,7 +168,7 @@ async def run_suite(
         outside_git=asked.outside_git,
         unfinished=unfinished_eval_run(lab.store, chosen.name) if asks_in_batches(asked) else "",
     )
-    hopeless = gates_out_of_reach(chosen)
+    hopeless = [*gates_out_of_reach(chosen), *unwatched_costs(ready)]
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
     before = rate_limit_counts(lab.supervisor)
@@ -200,6 +204,7 @@ async def run_suite(
         *hopeless,
         notice,
         *batch_notes,
+        *ready.containers.notes,
         f"{again} trials broke and were made again: see column attempts" if again else "",
     ]
     notes += slowdowns_since(lab.supervisor, before)
@@ -216,6 +221,18 @@ async def run_suite(
         why=found.why,
         notes=tuple(note for note in notes if note),
     )
+
+
+def unwatched_costs(ready: PreparedSuite) -> list[str]:
+    """Return a sentence on the agents whose spending no limit can stop; none where all report what they
+    spend.
+    """
+    silent = [
+        name for name, model in ready.models.items() if is_adapter(model) and not model.capabilities.cost
+    ]
+    if not silent:
+        return []
+    return [f"what the agents of {', '.join(silent)} spend is not known: a limit of money cannot stop them"]
 
 
 def asks_in_batches(asked: EvalOptions) -> bool:

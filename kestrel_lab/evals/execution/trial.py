@@ -159,16 +159,16 @@ async def run_trial(
             only_pure=only_pure,
             guidance=config.guidance,
             named=named,
+            containers=ready.containers,
         ) as workspace,
+        ready.containers.opened(scenario, workspace, lab.sandbox) as sandbox,
         ready.models_for(
             lab, scenario, config, ask.epoch, workspace.root, f"{ask.identity.key}/{attempt}"
         ) as models,
     ):
-        ports = (
-            replace(models.ports, abstain=None)
-            if config.learning
-            else replace(models.ports, memory=NoMemory(), abstain=None)
-        )
+        ports = replace(models.ports, abstain=None, sandbox=sandbox)
+        if not config.learning:
+            ports = replace(ports, memory=NoMemory())
         options: ConfigOptions = {**_UNSAID, **config.options}
         turns, bounds = (scenario.goal, *scenario.turns), ready.limits(scenario, config, lab.limits)
         user = None if scenario.user is None else scenario.user.definition()
@@ -228,7 +228,7 @@ async def run_trial(
                     function=ready.functions.__getitem__,
                     resolve=ready.suite.resolve,
                     environment=environment,
-                    sandbox=lab.sandbox,
+                    sandbox=sandbox,
                     read_only=workspace.read_only,
                 ),
             )

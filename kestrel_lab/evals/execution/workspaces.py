@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import os
 import shutil
 import stat
+import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.yaml.validation import join_problems
 from kestrel_lab.evals.guidance import Guidance, commit_guidance, install_guidance
 from kestrel_lab.evals.suite import FolderCopy, GitCheckout, InlineFiles, PackageSource, Scenario, Suite
 from kestrel_lab.evals.suites.repository_checkouts import checkout_folder, make_checkout
 from kestrel_lab.host.log_files import leave_out_logs
 from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.sandbox.container import INSTALL, Engine, find_engine
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.sandbox.select import choose_level_async
+
+WORKSPACE: Final = "/workspace"
+"""The place of the workspace in an image, where a scenario does not say another."""
 
 
 def workspace_source(suite: Suite, scenario: Scenario, home: Path) -> Path | None:
@@ -48,6 +60,7 @@ async def trial_workspace(
     only_pure: bool = False,
     guidance: Guidance | None = None,
     named: frozenset[str] = frozenset(),
+    containers: Containers | None = None,
 ) -> AsyncIterator[Workspace]:
     """Open the workspace of one trial.
 
@@ -64,6 +77,7 @@ async def trial_workspace(
         only_pure
         and scenario.place == InlineFiles()
         and keep_in is None
+        and not (scenario.image or scenario.dockerfile or scenario.root)
         and not (guidance and guidance.files)
     ):
         yield _empty_workspace()
@@ -84,7 +98,7 @@ async def trial_workspace(
             and isinstance(scenario.place, GitCheckout)
         ):
             await commit_guidance(folder)
-        yield Workspace(folder)
+        yield Workspace(folder) if containers is None else await containers.fill(scenario, folder)
     finally:
         if keep_in is None:
             # In a thread: where other trials write their logs, a file system takes milliseconds to remove a
@@ -94,6 +108,143 @@ async def trial_workspace(
 
 def _left_out(scenario: Scenario) -> Callable[[str, list[str]], set[str]]:
     return leave_out_logs() if isinstance(scenario.place, GitCheckout) else leave_out_logs(".git")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Image:
+    """An image that a scenario names."""
+
+    id: str
+    root: str
+    """The place of the workspace in it."""
+    packed: bytes
+    """What it has there, as a tar archive."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Containers:
+    """The images that a suite's scenarios name, each had once; and what holds the commands of a trial."""
+
+    suite: Suite
+    env: Mapping[str, str]
+    notes: list[str] = field(default_factory=list)
+    """What could not be had, and is done without."""
+    _engine: Engine | None = None
+    _looked: bool = False
+    _images: dict[tuple[str, str, str], _Image] = field(default_factory=dict)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def prepare(self, sandbox: Sandbox, *, agents: Sequence[str] = ()) -> None:
+        """Pull and build the images; `agents` are configurations whose programs run on this machine.
+
+        Raises `UsageError` that tells of all that cannot be had.
+        """
+        problems = []
+        for scenario in self.suite.scenarios:
+            try:
+                await self._prepare(scenario, sandbox, agents)
+            except UsageError as error:
+                problems.append(f"scenario {scenario.id!r}: {error}")
+        if problems:
+            raise UsageError(join_problems(dict.fromkeys(problems)))
+
+    async def _prepare(self, scenario: Scenario, sandbox: Sandbox, agents: Sequence[str]) -> None:
+        named = scenario.image or scenario.dockerfile
+        if scenario.image and scenario.dockerfile:
+            raise UsageError("it names an image and a dockerfile: leave one out")
+        if isinstance(scenario.place, PackageSource) and (named or scenario.root):
+            raise UsageError("its workspace is an installed package, which stays where it is")
+        if await self._image(scenario) is not None:
+            if agents:
+                programs = f"the agents of {', '.join(agents)} are programs of this machine"
+                raise UsageError(f"{programs}, and {named} does not have them")
+        elif scenario.root:
+            # The root of a lower level is the machine's own.
+            await choose_level_async(replace(sandbox, level=Level.S3), _empty_workspace().root)
+            if named:
+                self.notes.append(
+                    f"scenario {scenario.id!r} was run in the sandbox at {scenario.root}, without what "
+                    f"{named} installs: no container engine answers here"
+                )
+
+    async def _image(self, scenario: Scenario) -> _Image | None:
+        """Return the image of a scenario; `None` if it names none, or can do without and has to."""
+        if not (named := scenario.image or scenario.dockerfile):
+            return None
+        async with self._turn:
+            if not self._looked:
+                self._engine, self._looked = await find_engine(self.env), True
+            if (engine := self._engine) is None:
+                if scenario.root:
+                    return None
+                raise UsageError(
+                    f"it needs {named}, and no container engine answers here: {INSTALL}. With a root: (such "
+                    "as /app) it is run in the sandbox, without what the image installs"
+                )
+            key = (scenario.image, scenario.dockerfile, scenario.root)
+            if key not in self._images:
+                name, folder = (
+                    await engine.image(scenario.image)
+                    if scenario.image
+                    else await engine.build(_dockerfile(self.suite, scenario))
+                )
+                root = scenario.root or folder.rstrip("/") or WORKSPACE
+                packed = await engine.files(name, root)
+                self._images[key] = _Image(id=name, root=root, packed=packed)
+            return self._images[key]
+
+    async def fill(self, scenario: Scenario, folder: Path) -> Workspace:
+        """Put what the scenario's image has at its root into the folder of a trial; what is there stays."""
+        image = await self._image(scenario)
+        if image is not None and image.packed:
+            await asyncio.to_thread(_unpack, image.packed, folder)
+        root = scenario.root if image is None else image.root
+        workspace = Workspace(folder)
+        return workspace.also_known_as(Path(root)) if root else workspace
+
+    @asynccontextmanager
+    async def opened(
+        self, scenario: Scenario, workspace: Workspace, usual: Sandbox
+    ) -> AsyncIterator[Sandbox]:
+        """Open what holds the commands of one trial."""
+        image = await self._image(scenario)
+        if image is None or self._engine is None:
+            yield replace(usual, level=Level.S3, root=scenario.root) if scenario.root else usual
+            return
+        async with self._engine.container(
+            image.id,
+            workspace=workspace.root,
+            root=image.root,
+            network=usual.network,
+            memory=usual.memory,
+        ) as container:
+            yield replace(usual, container=container)
+
+
+def _dockerfile(suite: Suite, scenario: Scenario) -> Path:
+    found = suite.resolve(scenario.dockerfile)
+    found = found / "Dockerfile" if found.is_dir() else found
+    if not found.is_file():
+        raise UsageError(f"the dockerfile {found} is not there")
+    return found
+
+
+def _unpack(packed: bytes, folder: Path) -> None:
+    """Unpack an archive of one folder into another; what is there stays, and nothing leads out of it."""
+    if not hasattr(tarfile, "data_filter"):
+        raise UsageError("the files of an image are unpacked by Python 3.11.4 or later: this one is older")
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        for member in archive:
+            _, _, member.name = member.name.partition("/")
+            place = folder / member.name
+            if not member.name or (not member.isdir() and os.path.lexists(place)):
+                continue
+            try:
+                archive.extract(member, folder, filter="data")
+            except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
+                # It leads to another part of the image: right in the container, and never followed outside.
+                if member.issym():
+                    place.symlink_to(member.linkname)
 
 
 @cache

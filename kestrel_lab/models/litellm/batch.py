@@ -52,8 +52,9 @@ class BatchState:
 
     @property
     def ended(self) -> bool:
-        """True if no further answer comes."""
-        return self.status in ENDED
+        """True if no further answer comes. A batch is completed a moment before its files are there."""
+        early = self.status == "completed" and self.done + self.failed > 0 and not self.files
+        return self.status in ENDED and not early
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,7 +182,7 @@ class BatchEndpoint:
 
     def _read(self, line: str) -> Iterator[BatchAnswer]:
         try:
-            found = loads(line)
+            found: Any = loads(line)
             key, response = str(found["custom_id"]), found.get("response") or {}
             status, body = int(response.get("status_code") or 0), response.get("body")
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -23,6 +23,7 @@ from kestrel_lab.core.errors import ModelError, RunError, ToolError
 from kestrel_lab.core.events.tool_kinds import only_reads
 from kestrel_lab.core.events.union import (
     ApprovalGiven,
+    BudgetWarned,
     ModelAnswered,
     ModelCalled,
     ModelDelta,
@@ -63,6 +64,12 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: 
     if not (adapter.capabilities.approvals and choice.wanted):
         await work.ask_to_begin()
     work.keep_decisions()
+    if (may_spend := ctx.given.limits.cost_usd) is not None and not adapter.capabilities.cost:
+        text = (
+            f"{adapter.name} does not report what it spends: the limit of ${may_spend:g} cannot stop it, "
+            "only those of time and turns can"
+        )
+        ctx.emit(BudgetWarned(limit="cost_usd", message=text))
     work.close_calls("the program was stopped while this call ran or waited; it may have taken effect")
     # Programs look for a session in the folder where it was begun.
     moved = conversation.borrowed and bool(ctx.state.private_copy)
@@ -97,6 +104,7 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: 
         cost_usd=None
         if ctx.given.limits.cost_usd is None
         else max(0.01, ctx.given.limits.cost_usd - ctx.state.usage.cost_usd),
+        pty=bool(ctx.given.options.get("pty") or ctx.given.usual["pty"]),
     )
     try:
         await work.keep_files(step.id, "before")
@@ -251,7 +259,8 @@ class _Work:
                 session=turn.session,
             )
         )
-        self._ctx.warn_unpriced(self._adapter, unpriced)
+        if self._adapter.capabilities.cost:  # else it was said before the program began
+            self._ctx.warn_unpriced(self._adapter, unpriced)
         # Nobody is asked: they run already.
         if not self._adapter.capabilities.approvals:
             for one in calls:

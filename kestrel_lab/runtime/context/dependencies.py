@@ -10,6 +10,7 @@ from datetime import datetime
 from kestrel_lab.core.notes import Note, NoteQuery
 from kestrel_lab.core.protocols import Gatherer, Memory
 from kestrel_lab.runtime.supervision.failure_kinds import RetryBudget, Sleep
+from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.timeparse.session_time import machine_now
 
 
@@ -51,6 +52,8 @@ class Ports:
     """Waits between attempts."""
     budget: RetryBudget = field(default_factory=RetryBudget)
     """How long the steps of stages are tried."""
+    sandbox: Sandbox | None = None
+    """What the run's commands are held in; the lab's sandbox where it is `None`."""
     look: bool = True
     """Whether an answer is looked at before it is given, for what files, names, numbers and commands it
     names.

@@ -79,6 +79,8 @@ def launch_with_places(
     mounts = _mounts(level, read, write, sandbox)
     if not any(is_within(Path(plain.cwd), place) for place in (*read, *write)):
         mounts.add(plain.cwd, "--dir")
+    if sandbox.root and level is Level.S3 and write and is_within(Path(plain.cwd), write[0]):
+        plain = replace(plain, cwd=str(Path(sandbox.root) / Path(plain.cwd).relative_to(write[0])))
     return _bwrap_launch(plain, mounts, sandbox)
 
 
@@ -263,6 +265,9 @@ def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: 
         _guard_repository(mounts, place)
         for settings in _settings(place):
             mounts.opened(settings, os.path.realpath(place) + f"/{settings.name}")
+    if sandbox.root and level is Level.S3 and write:
+        # A link and not a second mount: what is protected in the workspace stays so by this name.
+        mounts.add(sandbox.root, "--symlink", os.path.realpath(write[0]))
     _hide_keys(mounts, level, (*read, *write), sandbox)
     return mounts
 

@@ -7,8 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from kestrel_lab.tools.sandbox.container import Container
 
 
 class Level(IntEnum):
@@ -64,6 +68,10 @@ class Sandbox:
     """Folders outside of the workspace that commands may read."""
     memory: int | None = int(DEFAULT_MEMORY_GIB * GIB)
     """Bytes of memory that a command and its descendants may use; `None` for no limit."""
+    root: str = ""
+    """An absolute path that leads to the workspace, too; only S3, whose root is its own, can have one."""
+    container: Container | None = None
+    """Where commands run instead of a sandbox of this machine."""
 
     @property
     def name(self) -> str:

@@ -7,9 +7,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kestrel_lab.core.calls import CONTAINER
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.command_lines import bwrap_path, check_workspace, launch_with_places
@@ -31,9 +32,13 @@ class Choice:
     """Higher levels that do not work here, with the reasons."""
     wanted: bool = True
     """True if it is the requested level or, without a request, at least a sandbox."""
+    held: str = ""
+    """What holds commands in place of a sandbox of this machine."""
 
     def __str__(self) -> str:
         """Return the level in a few words, with the reason if it is not a sandbox."""
+        if self.held:
+            return self.held
         if self.wanted:
             return self.level.name
         return f"{self.level.name}: no sandbox; {_reasons_text(self.reasons)}"
@@ -59,6 +64,9 @@ def choose_level(
     the best is below `minimum`. Where nothing was named and nothing holds, the choice is S0, not `wanted`: it
     must be asked about.
     """
+    if sandbox.container is not None:
+        # As at S2: the machine, its keys and its processes are not there, the workspace can be written.
+        return Choice(level=Level.S2, held=CONTAINER)
     if sandbox.level is not None:
         if sandbox.level < minimum:
             msg = (
@@ -115,6 +123,7 @@ async def run_sandboxed(
     and the level it was held in at. Raises `UsageError` where no sandbox can be had and nobody set `sandbox =
     S0`, and `OSError` for a program that cannot be started.
     """
+    sandbox = replace(sandbox, container=None)  # a program of this package is not in it
     choice = await choose_level_async(sandbox, workspace, written=not read_only)
     if not choice.wanted:
         msg = (
@@ -132,6 +141,8 @@ async def run_sandboxed(
 
 def is_tested(sandbox: Sandbox) -> bool:
     """Return whether every test that `sandbox` needs has been made, so that the choice takes no time."""
+    if sandbox.container is not None:
+        return True
     for level in _BEST_FIRST if sandbox.level is None else (sandbox.level,):
         found = _VERDICTS.get((level, sandbox.network, bwrap_path()))
         if not found:

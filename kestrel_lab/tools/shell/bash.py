@@ -182,6 +182,11 @@ async def _run(
 ) -> tuple[ProcessEnd, bytes]:
     """Run the command; returns how it ended, and what it reported of the folder it ended in."""
     root = ctx.workspace.root
+    if ctx.sandbox.container is not None:
+        ended = await ctx.sandbox.container.shell(
+            command, folder, stdout=out, stderr=err, timeout_s=timeout_s
+        )
+        return ended, b""
     reading, report = os.pipe()
     try:
         number = REPORT_FD if can_launch() else report

@@ -217,6 +217,30 @@ async def start_with_pipes(
     return program, pipes
 
 
+async def start_with_terminal(
+    begin: Callable[[int], Awaitable[RunningProcess]], limit: int = _PIECE
+) -> tuple[RunningProcess, Pipe, int]:
+    """Start a program whose input, output and errors are one terminal, in which nobody sits.
+
+    Return it with what it writes, and a file descriptor to write to it. What it is sent comes as it is, not
+    line by line: a terminal's lines have 4,096 bytes.
+    """
+    import termios  # not on every system
+
+    pipe, theirs = await _readable_pipe(limit, _open_terminal)
+    try:
+        state = termios.tcgetattr(theirs)
+        state[3] &= ~termios.ICANON
+        termios.tcsetattr(theirs, termios.TCSANOW, state)
+        program = await begin(theirs)
+        return program, pipe, os.dup(pipe[0].get_extra_info("pipe").fileno())
+    except BaseException:
+        pipe[0].close()
+        raise
+    finally:
+        os.close(theirs)
+
+
 async def _readable_pipe(limit: int, opened: Callable[[], tuple[int, int]]) -> tuple[Pipe, int]:
     """Open a pipe that can be closed while a stray process holds it, unlike asyncio's; return both ends."""
     reading, writing = opened()

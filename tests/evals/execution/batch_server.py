@@ -34,6 +34,8 @@ class BatchServer(ThreadingHTTPServer):
         """Returns `expired` or a status with a message for requests without an answer, by body and batch."""
         self.created: Callable[[], None] = lambda: None
         """Called when a batch was created, before its sender is told."""
+        self.refuses = 0
+        """How many times it refuses to say how a batch is."""
         self.forgets_names = False
         """Whether the list has no metadata."""
         self._lock = threading.Lock()
@@ -154,7 +156,11 @@ class _Handler(BaseHTTPRequestHandler):
         if found := re.fullmatch(r"/v1/files/(.+)/content", path):
             self._send(self.server.files[found[1]].encode(), "application/octet-stream")
         elif found := re.fullmatch(r"/v1/batches/(.+)", path):
-            self._json(self.server.look(found[1]))
+            if self.server.refuses:
+                self.server.refuses -= 1
+                self._json({"error": {"message": "bad key"}}, 401)
+            else:
+                self._json(self.server.look(found[1]))
         elif path == "/v1/batches":
             all_of_them = [
                 {**batch, "metadata": None} if self.server.forgets_names else batch
@@ -191,11 +197,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.direct.append(json.loads(body))
             self._json(completion(self.server.say(self.server.direct[-1])))
 
-    def _json(self, body: Any) -> None:
-        self._send(json.dumps(body).encode(), "application/json")
+    def _json(self, body: Any, status: int = 200) -> None:
+        self._send(json.dumps(body).encode(), "application/json", status)
 
-    def _send(self, body: bytes, kind: str) -> None:
-        self.send_response(200)
+    def _send(self, body: bytes, kind: str, status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body)))
         self.end_headers()

@@ -11,10 +11,11 @@ import pytest
 from batch_server import BatchServer
 
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.evals.execution.batch_log import stored_batches
 from kestrel_lab.evals.execution.batch_table import batch_table
 from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.models.litellm.model import LiteLLMModel
@@ -115,6 +116,16 @@ def test_a_request_that_the_provider_refuses_breaks_its_trial_alone(lab, server)
     assert "400: too long" in result.rows[1].reason
 
 
+def test_a_provider_that_refuses_stops_the_run_and_the_next_one_goes_on(lab, server):
+    """A refused key breaks no trial: the run stops with its error, and once that is put right goes on."""
+    server.refuses = 1
+    with pytest.raises(ModelError, match="bad key"):
+        evaluate(lab, suite_of(2))
+    assert stored_trials(lab.store) == []
+    assert [row.outcome for row in evaluate(lab, suite_of(2)).rows] == ["pass"] * 2
+    assert [len(bodies) for bodies in server.requests()] == [2, 2]
+
+
 CHILD = """
 import asyncio, sys
 sys.path.insert(0, {here!r})
@@ -174,9 +185,9 @@ def test_one_can_look_at_what_has_come(lab, server):
         return first, await batch_table(lab, "batched"), await batch_table(lab, "other")
 
     waiting, ended, other = asyncio.run(stop_while_it_waits())
-    assert (waiting.state[0], waiting.answers[0], waiting.cost[0]) == ("in_progress", "0 of 3", "")
-    assert (ended.state[0], ended.answers[0]) == ("completed", "3 of 3")
-    assert ended.cost[0] == "$0.0003 of $0.0006"
+    shown = ["state", "answers", "cost"]
+    assert waiting[shown].to_numpy().tolist() == [["in_progress", "0 of 3", ""]]
+    assert ended[shown].to_numpy().tolist() == [["completed", "3 of 3", "$0.0003 of $0.0006"]]
     assert other.empty
     assert [row.outcome for row in evaluate(lab, suite_of(3)).rows] == ["pass"] * 3
     assert [len(bodies) for bodies in server.requests()] == [3, 3], "the first round was taken from the log"

@@ -37,6 +37,7 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
         "abstain": None,
         "network_home": False,
         "form": "none",
+        "pty": False,
         "guidance_files": "AGENTS.md, CLAUDE.md",
         "skills": "workspace, home",
         "otel": "off",
