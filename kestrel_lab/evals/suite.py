@@ -467,6 +467,13 @@ class Suite(Declared):
         lines += [f"  {one.id}: {one_line(one.goal, 100)}" for one in self.scenarios]
         printer.text(sanitize_text("\n".join(lines)))
 
+    async def judge(self, *models: Any, lab: Any, **how: Any) -> Any:
+        """Ask model judges about the newest trials of this suite that `lab` has stored, and measure all of
+        its judges by people's labels: `lab.evals.judge` with this suite, whose options it takes.
+        """
+        # A suite is a declaration and knows no log: the lab that has its trials is named.
+        return await lab.evals.judge(self, *models, **how)
+
     @takes_options(Selection)
     def select(self, *, epochs: int | None = None, **parts: Unpack[Selection]) -> Suite:
         """Return the suite with the named parts only, without gates for configurations and families that are
