@@ -47,6 +47,7 @@ from kestrel_lab.evals.suite_forms import (
 from kestrel_lab.runtime.options import ConfigOptions, Opt, model_of_runner, table, takes_options
 from kestrel_lab.runtime.security.containment import MODES
 from kestrel_lab.tools.tool import Tool
+from kestrel_lab.views.formatting import format_count
 
 
 class Opened(Protocol):
@@ -457,8 +458,9 @@ class Suite(Declared):
         """What a notebook shows: what would be run, in a few lines."""
         trials = len(self.scenarios) * len(self.configs) * self.epochs
         sizes = (
-            f"{len(self.scenarios)} scenarios × {len(self.configs)} configurations × {self.epochs} "
-            f"epochs = {trials} trials"
+            f"{format_count(len(self.scenarios), 'scenario')} × "
+            f"{format_count(len(self.configs), 'configuration')} × "
+            f"{format_count(self.epochs, 'epoch')} = {format_count(trials, 'trial')}"
         )
         lines = [
             f"suite {self.name}: {sizes}",

@@ -146,6 +146,9 @@ def load_ipython_extension(ip: Any) -> None:
         # What a run ended with is no mistake of the cell.
         if error is not None and not isinstance(error, KestrelError):
             magics.notebook.failed = FailedCell(result.info.raw_cell, error)
+            # Who stopped a cell needs no help with it.
+            if frontend_kind(ip) == "panel" and not isinstance(error, KeyboardInterrupt):
+                magics.notebook.offer_fix()
         for panel in magics.notebook.panels:
             panel.look_again()
         prepare_in_background(os.environ)  # after the cell, also with a key that it has just set

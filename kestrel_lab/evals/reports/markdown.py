@@ -20,6 +20,7 @@ from kestrel_lab.evals.summaries.result_table import (
     summarise_configurations,
     summary_table,
 )
+from kestrel_lab.views.formatting import format_count
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.reports.gate_decisions import GateReport
@@ -81,7 +82,10 @@ def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | N
     return join_blocks(
         [
             f"### Suite {code_span(suite.name)}",
-            markdown_link(f"{len(rows)} trials of {len(suite.scenarios)} scenarios", report),
+            markdown_link(
+                f"{format_count(len(rows), 'trial')} of {format_count(len(suite.scenarios), 'scenario')}",
+                report,
+            ),
             " ".join(f"**{told}**" for told in not_real(summaries, code_span)),
             gates.markdown().rstrip("\n") if gates else "",
             markdown_table(headings, cells),
@@ -119,7 +123,9 @@ def comparison_markdown(
             markdown_link("Report", report) if report else "",
             gates.markdown().rstrip("\n") if gates else "",
             markdown_table(["configuration", "metric", "base", "head", *DIFFERENCE_HEADINGS], rows),
-            f"**Flipped: {len(flips)} trials passed on one side only**" if flips else "No trial flipped.",
+            f"**Flipped: {format_count(len(flips), 'trial')} passed on one side only**"
+            if flips
+            else "No trial flipped.",
             markdown_table(["scenario", "configuration", "epoch", "base → head", "reason"], shown)
             if flips
             else "",
@@ -134,7 +140,7 @@ def _not_passed(rows: Sequence[EvalRow], report: str) -> Iterable[str]:
     if not failed:
         yield "Every trial passed."
         return
-    yield f"**Did not pass: {len(failed)} of {len(rows)} trials**"
+    yield f"**Did not pass: {len(failed)} of {format_count(len(rows), 'trial')}**"
     cells = []
     for row in failed[:SHOWN]:
         config = code_span(label_kind(row.config, row.model_kind))

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.expressions.templates import references_in, render_template
 from kestrel_lab.core.json_types import Json, loads
@@ -146,8 +147,8 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[Row]:
                 number += 1
                 if len(cells) != len(names):
                     raise UsageError(
-                        f"{path}: row {number} (line {line}) has {len(cells)} cells, and there are "
-                        f"{len(names)} columns"
+                        f"{path}: row {number} (line {line}) has {format_count(len(cells), 'cell')} for "
+                        f"{format_count(len(names), 'column')}"
                     )
                 yield Row(
                     place=f"row {number} (line {line})",

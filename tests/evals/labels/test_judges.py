@@ -199,5 +199,5 @@ def test_what_cannot_be_asked_is_said(lab):
 def test_a_suite_has_its_judges_measured_in_a_lab(lab):
     """`suite.judge(…, lab=lab)` is `lab.evals.judge(suite, …)`: a suite knows no log."""
     found = asyncio.run(suite(12).judge(grader(), lab=lab))
-    assert found.notes == ("12 verdicts were asked for, 0 were in the log",)
+    assert found.notes == ("12 verdicts asked for, 0 in the log",)
     assert found.frame.equals(asyncio.run(lab.evals.judge(suite(12))).frame)
