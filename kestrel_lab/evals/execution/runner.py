@@ -231,9 +231,7 @@ def begin_eval_run(
     left = len(asks) - len(rows)
     own = sum(eval_run_of(row) == earlier.eval_run.id for row in taken.values())
     eval_run = replace(EvalRun.new(store, own + left), id=earlier.eval_run.id, also=earlier.all[1:])
-    told = (
-        f"going on with the last run: {format_count(len(taken), 'trial')} of it are there, {left:,} are left"
-    )
+    told = f"going on with the last run: {format_count(len(taken), 'trial')} of it there, {left:,} left"
     return Reuse(rows=rows, why=found.why), eval_run, told
 
 

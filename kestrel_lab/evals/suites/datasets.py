@@ -69,7 +69,7 @@ def select_rows(
     if sample is None:
         return kept
     if sample > len(kept):
-        raise UsageError(f"a sample of {sample} cannot be drawn from {len(kept)} rows")
+        raise UsageError(f"a sample of {sample} cannot be drawn from {format_count(len(kept), 'row')}")
     places = sorted(random.Random(seed).sample(range(len(kept)), sample))  # meant to be the same each time  # noqa: S311
     return [kept[place] for place in places]
 

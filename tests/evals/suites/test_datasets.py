@@ -214,7 +214,7 @@ def test_rows_of_parquet_become_json(tmp_path):
             "a.csv",
             "q\nx\n",
             '{file: a.csv, goal: "{{q}}", sample: 2, checks: [{answer_contains: x}]}',
-            "s.yaml:2: scenarios_from[0]: a sample of 2 cannot be drawn from 1 rows",
+            "s.yaml:2: scenarios_from[0]: a sample of 2 cannot be drawn from 1 row",
         ),
         (
             "a.csv",
