@@ -432,12 +432,13 @@ class LiveKernel:
     def show(self, ran: ExecutionResult, run: str) -> None:
         """Show the person what came of code, with its whole display data, below the cell that runs.
 
-        A panel that shows the run has all that is text and figures; then only the rest is shown.
+        A panel that shows the run has all that is text, figures and tables; then only the rest is shown.
         """
         from IPython.display import display
 
         for output in ran.outputs:
-            if run in self.panels and not set(output.get("data", ())) - _IN_PANEL:
+            tabled = output["output_type"] == "execute_result" and bool(ran.table)
+            if run in self.panels and (tabled or not set(output.get("data", ())) - _IN_PANEL):
                 continue
             if output["output_type"] == "stream":
                 (sys.stderr if output["name"] == "stderr" else sys.stdout).write(output["text"])
