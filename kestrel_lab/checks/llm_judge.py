@@ -18,7 +18,7 @@ from kestrel_lab.core.errors import CheckError, ModelError, UsageError
 from kestrel_lab.core.json_types import Json, content_key, loads, values_in
 from kestrel_lab.core.messages import Message, ModelRequest
 from kestrel_lab.core.protocols import Entailed, Model, Trial
-from kestrel_lab.core.sanitize import head_tail, one_line
+from kestrel_lab.core.sanitize import full_stop, head_tail, one_line
 from kestrel_lab.core.scores import ADDED_LATER, Score
 
 ATTEMPTS: Final = 3
@@ -191,7 +191,7 @@ async def _ask_judge(grader: Model, messages: list[Message]) -> tuple[float, str
             score, why = _read(answer.text)
         except ValueError as error:
             problem = str(error)
-            again = f"This cannot be used: {problem}. Answer again, with the one JSON object only."
+            again = f"This cannot be used: {full_stop(problem)} Answer again, with the one JSON object only."
             messages = [
                 *messages,
                 Message(role="assistant", text=answer.text),

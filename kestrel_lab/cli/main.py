@@ -37,7 +37,7 @@ from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Reporter
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.core.sanitize import full_stop, one_line, sanitize_text
 from kestrel_lab.evals.commits.bisect_result import BisectResult
 from kestrel_lab.evals.commits.comparison import Comparison
 from kestrel_lab.evals.commits.history import History
@@ -335,7 +335,7 @@ def _notebook(console: Console, result: NotebookResult) -> int:
     if result.ok:
         console.print(Text(result.headline))
         return 0
-    _complain(f"{result.headline}. Its outputs up to there: {result.path}")
+    _complain(f"{full_stop(result.headline)} Its outputs up to there: {result.path}")
     return EXIT_APPROVAL if result.needs_approval else EXIT_FAILED
 
 

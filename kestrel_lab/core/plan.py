@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.plan_shapes import planned_rows
@@ -359,7 +360,7 @@ class Plan:
 
     @property
     def _headline(self) -> str:
-        return f"Plan of {len(self.steps)} step{'s' * (len(self.steps) != 1)}"
+        return f"Plan of {format_count(len(self.steps), 'step')}"
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """The plain form in IPython, and beside the drawing in a stored notebook."""

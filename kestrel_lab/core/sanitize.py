@@ -73,6 +73,13 @@ def head_tail(text: str, limit: int) -> tuple[str, bool]:
     return f"{text[:head]}\n… {left_out:,} characters left out …\n{text[len(text) - tail :]}", True
 
 
+def full_stop(text: object) -> str:
+    """Return a text of unknown origin as a sentence: with one full stop at its end, whether it had one or
+    not.
+    """
+    return f"{str(text).rstrip().rstrip('.')}."
+
+
 def one_line(text: str, limit: int = 80) -> str:
     """`text` on one line of at most `limit` characters."""
     line = " ".join(sanitize_text(text).split())

@@ -56,6 +56,7 @@ from kestrel_lab.evals.suite_forms import (
 from kestrel_lab.runtime.options import ConfigOptions, Opt, model_of_runner, table, takes_options
 from kestrel_lab.runtime.security.containment import MODES
 from kestrel_lab.tools.tool import Tool
+from kestrel_lab.views.formatting import format_count
 
 
 class Opened(Protocol):
@@ -520,8 +521,9 @@ class Suite(Declared):
         """What a notebook shows: what would be run, in a few lines."""
         trials = len(self.scenarios) * len(self.configs) * self.epochs
         sizes = (
-            f"{len(self.scenarios)} scenarios × {len(self.configs)} configurations × {self.epochs} "
-            f"epochs = {trials} trials"
+            f"{format_count(len(self.scenarios), 'scenario')} × "
+            f"{format_count(len(self.configs), 'configuration')} × "
+            f"{format_count(self.epochs, 'epoch')} = {format_count(trials, 'trial')}"
         )
         lines = [
             f"suite {self.name}: {sizes}",
@@ -529,6 +531,13 @@ class Suite(Declared):
         ]
         lines += [f"  {one.id}: {one_line(one.goal, 100)}" for one in self.scenarios]
         printer.text(sanitize_text("\n".join(lines)))
+
+    async def judge(self, *models: Any, lab: Any, **how: Any) -> Any:
+        """Ask model judges about the newest trials of this suite that `lab` has stored, and measure all of
+        its judges by people's labels: `lab.evals.judge` with this suite, whose options it takes.
+        """
+        # A suite is a declaration and knows no log: the lab that has its trials is named.
+        return await lab.evals.judge(self, *models, **how)
 
     @takes_options(Selection)
     def select(self, *, epochs: int | None = None, **parts: Unpack[Selection]) -> Suite:

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.json_types import Json, loads
+from kestrel_lab.core.sanitize import full_stop
 from kestrel_lab.eventlog.hash_chain import START, Read, chain_hash, rows_of
 
 _FIRST = "SELECT hash FROM events WHERE run_id = ? AND seq = 1"
@@ -150,7 +151,9 @@ def _earlier_of(run_id: str, body: str) -> _Earlier:
     try:
         found = loads(body)
     except ValueError as error:
-        raise StoreError(f"event 1 of run {run_id} cannot be read: {error}. See: kestrel doctor") from error
+        raise StoreError(
+            f"event 1 of run {run_id} cannot be read: {full_stop(error)} See: kestrel doctor"
+        ) from error
     return cast("_Earlier", found.get("earlier", {})) if isinstance(found, dict) else {}
 
 

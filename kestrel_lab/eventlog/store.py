@@ -33,6 +33,7 @@ from kestrel_lab.core.events.union import (
     encode_event,
 )
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.sanitize import full_stop
 from kestrel_lab.eventlog import shared_conversation
 from kestrel_lab.eventlog.checkpoints import (
     KEPT,
@@ -552,7 +553,7 @@ def _record(run_id: str, row: tuple[Any, ...]) -> Record:
         return Record(run_id=run_id, seq=seq, eid=eid, at=at, event=decode_event(kind, body))
     except (ValueError, TypeError, AttributeError) as error:  # the body of a damaged row may be of any type
         raise StoreError(
-            f"event {seq} of run {run_id} cannot be read: {error}. See: kestrel doctor"
+            f"event {seq} of run {run_id} cannot be read: {full_stop(error)} See: kestrel doctor"
         ) from error
 
 

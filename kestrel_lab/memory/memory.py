@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import StoreError, UsageError, did_you_mean
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.notes import GUIDING, KINDS, SHORT_TTL_S, Note, NoteQuery
-from kestrel_lab.core.sanitize import sanitize_text
+from kestrel_lab.core.sanitize import full_stop, sanitize_text
 from kestrel_lab.eventlog.connection import rewrite_database
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.memory.deduplicate import adds_words, compare_notes
@@ -44,9 +45,7 @@ class ForgetResult:
         """In a sentence."""
         count = len(self.notes)
         text = (
-            f"forgot {count} note{'' if count == 1 else 's'}"
-            if count
-            else "nothing was selected: nothing is forgotten"
+            f"forgot {format_count(count, 'note')}" if count else "nothing was selected: nothing is forgotten"
         )
         if self.still_in:
             runs = ", ".join(self.still_in[:5]) + (" …" if len(self.still_in) > 5 else "")
@@ -169,7 +168,7 @@ class NoteMemory:
             except StoreError as error:
                 raise StoreError(
                     "the notes are deleted, but parts of their text may still be in the database "
-                    f"files: {error}. Then: kestrel memory forget expired"
+                    f"files: {full_stop(error)} Then: kestrel memory forget expired"
                 ) from error
         return ForgetResult(notes=tuple(chosen), still_in=self._said_in(chosen))
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError, UsageError, error_boundary
 from kestrel_lab.core.messages import ModelAnswer
+from kestrel_lab.core.sanitize import full_stop
 from kestrel_lab.models.chat_format import messages_to_wire, response_format
 
 if TYPE_CHECKING:
@@ -203,7 +204,8 @@ def native_library() -> Any:
         return import_module("xllamacpp")
     except ImportError as error:
         raise UsageError(
-            f"xllamacpp cannot be loaded: {error}. On Debian and Ubuntu: apt-get install libgomp1 libstdc++6"
+            f"xllamacpp cannot be loaded: {full_stop(error)} On Debian and Ubuntu: apt-get "
+            f"install libgomp1 libstdc++6"
         ) from error
 
 

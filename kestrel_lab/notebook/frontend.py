@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakSet
 
 from kestrel_lab.cli.frontend import ShowOptions
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import KestrelError, UsageError
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
@@ -27,10 +27,11 @@ from kestrel_lab.notebook.cell_interrupt import (
     wait_for_end,
 )
 from kestrel_lab.notebook.failed_cell import FailedCell
-from kestrel_lab.notebook.panel import Panel, StaticPicture
+from kestrel_lab.notebook.panel import BoxPlace, Panel, StaticPicture, with_static_html
 from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.runtime.run import Run, is_working
 from kestrel_lab.tools.kernel.live_kernel import HEADLESS, is_attended
+from kestrel_lab.views.html.elements import paragraph_html
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter, Watcher
@@ -51,6 +52,8 @@ def frontend_kind(shell: Any) -> Surface:
     return "panel" if is_attended(shell) else "headless"
 
 
+_FIX: Final = "%kestrel fix hands this cell to the agent"
+"""What stands in place of the button where there is no kernel."""
 LOOKED_AT: Final = 8
 """Panels whose citations are checked again after each cell, which is when files have changed."""
 
@@ -97,6 +100,44 @@ class Notebook:
         """Go on with the conversation of `run` in the place of its panel."""
         follower = Panel(user=user_name(), fallback=None, shown=self.take, before=panel)
         follower.follow(lab.start(text, follow=run, approver=follower))
+
+    def offer_fix(self) -> None:
+        """Show a button below the cell that failed last: it does what `%kestrel fix` does, and the panel
+        takes its place. Call on the loop of the kernel.
+        """
+        import ipywidgets as widgets  # type: ignore[import-untyped]  # loaded on use
+        from IPython.display import display  # loaded on use
+
+        if self.failed is None:
+            return
+        button = widgets.Button(
+            description="Fix with kestrel",
+            tooltip="Hand over the cell, its traceback and the variables it names",
+        )
+        box = widgets.VBox([button])
+        # Which thread takes a click is the kernel's choice.
+        handed_over = partial(
+            asyncio.get_running_loop().call_soon_threadsafe, self._fix, self.failed, box, button
+        )
+        button.on_click(lambda _: handed_over())
+        still = {"text/html": paragraph_html(_FIX), "text/plain": _FIX}
+        data, metadata = with_static_html(box._repr_mimebundle_(), still)
+        display(data, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]
+
+    def _fix(self, failed: FailedCell, box: Any, button: Any) -> None:
+        import ipywidgets as widgets  # loaded on use
+
+        if button.disabled:  # a second click, on its way when the first was taken
+            return
+        button.disabled = True
+        panel = Panel(user=user_name(), fallback=None, shown=self.take, place=BoxPlace(box))
+        try:
+            run = self.lab().start(failed.goal(self.variables), approver=panel, **self.goes_on_with())
+        except KestrelError as error:
+            button.disabled = False
+            box.children = [button, widgets.HTML(paragraph_html(str(error)))]
+            return
+        panel.follow(run)
 
     def note(self, run: Run) -> None:
         """Remember `run` as the one that the next goal goes on with."""

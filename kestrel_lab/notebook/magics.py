@@ -143,9 +143,14 @@ def load_ipython_extension(ip: Any) -> None:
     def after_cell(result: Any) -> None:
         magics.notebook.shown.clear()
         error = result.error_before_exec or result.error_in_exec
-        # What a run ended with is no mistake of the cell.
-        if error is not None and not isinstance(error, KestrelError):
+        # Agents run code in this shell, too, which a front end does not count among its cells. What a run ended
+        # with is no mistake of the cell.
+        counted = result.info.store_history or getattr(ip, "kernel", None) is None
+        if error is not None and counted and not isinstance(error, KestrelError):
             magics.notebook.failed = FailedCell(result.info.raw_cell, error)
+            # Who stopped a cell needs no help with it.
+            if frontend_kind(ip) == "panel" and not isinstance(error, KeyboardInterrupt):
+                magics.notebook.offer_fix()
         for panel in magics.notebook.panels:
             panel.look_again()
         prepare_in_background(os.environ)  # after the cell, also with a key that it has just set

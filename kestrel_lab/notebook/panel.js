@@ -220,6 +220,16 @@ function notUndone({ call, message }) {
   }
 }
 
+// Headings and rows of texts.
+function fillTable(table, rows) {
+  table.replaceChildren(...rows.map((cells, n) => {
+    const line = make("tr");
+    line.append(...cells.map(cell => make(n ? "td" : "th", "", cell)));
+    return line;
+  }));
+  table.hidden = !rows.length;
+}
+
 function callRow(tools) {
   const root = make("details", "kst-call"), summary = make("summary"), mark = make("span", "kst-mark"), tool = make("b"), line = make("code", "kst-line");
   const danger = make("span", "kst-badge"), took = make("span", "kst-took"), preview = make("div", "kst-preview kst-soft");
@@ -229,7 +239,10 @@ function callRow(tools) {
   diff.classList.add("kst-diff");
   diff.hidden = true;
   summary.append(mark, inside, tool, line, danger, step, took, preview);
-  root.append(summary, code, args, resultLabel, result, figures, diff, note);
+  const table = make("table", "kst-table"), asText = make("details", "kst-all");
+  asText.append(make("summary", "", "as text"));
+  table.hidden = asText.hidden = true;
+  root.append(summary, code, args, resultLabel, table, result, asText, figures, diff, note);
   let since = 0, opened = false;
   return {
     root, step,
@@ -250,6 +263,11 @@ function callRow(tools) {
       if (c.args !== undefined) pairs(args, c.args);
       if (c.code_html !== undefined) { code.replaceChildren(rendered(c.code_html)); dress(code, tools); }
       if (c.figures !== undefined) figures.replaceChildren(...c.figures.map(picture));
+      if (c.table !== undefined) {
+        fillTable(table, c.table);
+        asText.hidden = !c.table.length;
+        if (c.table.length) asText.append(result); else table.after(result);
+      }
       if (c.result !== undefined) {
         const atEnd = result.scrollHeight - result.scrollTop - result.clientHeight < 40;
         put(result, c.result);
@@ -282,14 +300,7 @@ function noticeRow() {
       if (c.text !== undefined) put(text, c.text);
       if (c.items !== undefined) items.replaceChildren(...c.items.map(item => make("li", "", item)));
       items.hidden = !items.childElementCount;
-      if (c.table !== undefined) {
-        table.replaceChildren(...c.table.map((cells, n) => {
-          const line = make("tr");
-          line.append(...cells.map(cell => make(n ? "td" : "th", "", cell)));
-          return line;
-        }));
-        table.hidden = !c.table.length;
-      }
+      if (c.table !== undefined) fillTable(table, c.table);
     },
   };
 }

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.language.code_tokens import query_words
 from kestrel_lab.retrieval.cascade import Cascade
@@ -62,7 +63,7 @@ class ResourceMap:
         lines = [f"{one.place}  {one.why}" for one in self.key_files]
         missing = f"; {missing_words_phrase(self.gaps)}" if self.gaps else ""
         end = (
-            f"coverage {self.coverage:.0%} after {self.rounds} round{'s' * (self.rounds > 1)} "
+            f"coverage {self.coverage:.0%} after {format_count(self.rounds, 'round')} "
             f"({self.stopped}){missing}"
         )
         return "\n".join([*lines, end])

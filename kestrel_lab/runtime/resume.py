@@ -12,6 +12,7 @@ from kestrel_lab.core.events.union import (
     ToolCalled,
 )
 from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.sanitize import full_stop
 from kestrel_lab.eventlog.hash_chain import Damage
 from kestrel_lab.eventlog.run_state import RunState, fold
 from kestrel_lab.eventlog.store import SessionStore
@@ -118,7 +119,8 @@ def damage_error(run_id: str, damage: Damage) -> Damaged:
         f"(kestrel show {run_id}), "
         "and is not gone on with"
         if damage.row
-        else f"run {run_id} is damaged from event {damage.seq}{whose} on: {damage.what}. It can be shown "
+        else f"run {run_id} is damaged from event {damage.seq}{whose} on: "
+        f"{full_stop(damage.what)} It can be shown "
         f"(kestrel show {run_id}) and is not gone on with; {todo}"
     )
     cause = "Find out what changed the log: a failing disk, a copy made while it was written, or somebody"

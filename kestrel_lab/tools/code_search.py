@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.calls import Danger, format_count
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.retrieval.code_graph import Graph, NameUse
 from kestrel_lab.retrieval.hits import Hit, Retrieval, missing_words_phrase, nothing_found
@@ -126,7 +126,7 @@ def _hits_text(found: Retrieval, note: str) -> str:
         return _with_note(f"[{nothing_found(found.gaps)}]", note)
     missing = f"; {missing_words_phrase(found.gaps)}" if found.gaps else ""
     end = (
-        f"[{len(found.hits)} file{'s' * (len(found.hits) != 1)} cover{'s' * (len(found.hits) == 1)} "
+        f"[{format_count(len(found.hits), 'file')} cover{'s' * (len(found.hits) == 1)} "
         f"{found.coverage:.0%} of the question{missing}]"
     )
     return _with_note("\n\n".join([*map(_hit_text, found.hits), end]), note)

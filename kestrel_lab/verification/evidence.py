@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.citations import Citation, Span, Standing, citations_in, is_current, resolve_citation
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
@@ -167,7 +168,7 @@ def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> 
         return "changed", f"{cited.text} is not as it was when it was read"
     longest = max(len(split_lines(text)) for text in texts.values())
     if all(part is None for part in parts):
-        return "wrong", f"{cited.text} is not there: the file has {longest} line{'s' * (longest != 1)}"
+        return "wrong", f"{cited.text} is not there: the file has {format_count(longest, 'line')}"
     at = next(
         (f"{path}:{line}" for path, text in texts.items() if (line := _line_of(quote, text, subject))), ""
     )
@@ -239,7 +240,7 @@ def states_summary(states: Sequence[str]) -> str:
     if not states:
         return "no claims"
     parts = [f"{states.count(state)} {word}" for state, word in _WORDS.items() if state in states]
-    return f"{len(states)} claim{'s' * (len(states) != 1)}: {', '.join(parts)}"
+    return f"{format_count(len(states), 'claim')}: {', '.join(parts)}"
 
 
 _WORDS: Final[dict[str, str]] = {

@@ -65,7 +65,7 @@ class Badge:
             share = f"{self.calibrated:.0%}".replace("%", " %")
             parts.append(
                 f"of answers this sure ({format_share(self.value or 0)}), {share} were right: "
-                f"{self.trials} trials of suite {sanitize_text(self.suite)}"
+                f"{format_count(self.trials, 'trial')} of suite {sanitize_text(self.suite)}"
             )
         return " · ".join(filter(None, parts))
 

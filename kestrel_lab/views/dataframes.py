@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.json_types import readable
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.views.html.elements import template_macros
@@ -219,9 +220,9 @@ def _note(
     if left_out:
         more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
         notes.append(
-            f"{len(frame.columns)} columns, not shown: {', '.join(left_out[:_NAMED])}{more}; "
+            f"{format_count(len(frame.columns), 'column')}, not shown: {', '.join(left_out[:_NAMED])}{more}; "
             ".columns names all"
         )
     if not whole:
-        notes.append(f"{len(frame):,} rows")
+        notes.append(f"{format_count(len(frame), 'row')}")
     return str(template_macros("elements.html").faint("; ".join(notes))) if notes else ""

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from kestrel_lab.core.calls import PREVIEWING
+from kestrel_lab.core.calls import PREVIEWING, format_count
 from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json
@@ -291,7 +291,7 @@ class Budget:
         }
         counted: list[Json] = []
         if turns := limits.get("cycles"):
-            counted.append([f"{meter.turns:,} of {turns:,} turns", meter.turns / turns])
+            counted.append([f"{meter.turns:,} of {format_count(turns, 'turn')}", meter.turns / turns])
         # A price that nobody knows is no news.
         if (usd := limits.get("cost_usd")) and (meter.cost_usd or not meter.unpriced):
             unknown = " + unknown cost" if meter.unpriced else ""

@@ -182,6 +182,8 @@ class CallRow(Part):
     """What the call changed, as a unified diff; `result` is the rest of what the tool said."""
     figures: list[str] = field(default_factory=list)
     """What the call drew, as `data:` addresses of a PNG or JPEG."""
+    table: list[list[str]] = field(default_factory=list)
+    """The data frame that `result` is the text of: headings, then row by row."""
     preview: str = ""
     """The beginning of the result on one line."""
     note: str = ""

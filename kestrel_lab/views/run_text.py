@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import indent
 from typing import cast
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.drawing.svg import MARKS as PLAN_MARKS
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail, one_line
@@ -40,7 +41,7 @@ def run_text(view: RunView) -> str:
         lines += [
             f"{view.plan.graph.summary}:",
             *first,
-            *([f"  … {left_out:,} steps left out …"] if left_out else []),
+            *([f"  … {format_count(left_out, 'step')} left out …"] if left_out else []),
             *last,
         ]
 
@@ -75,7 +76,10 @@ def steps_in_order(view: RunView) -> list[tuple[StepPart, int]]:
 
 def left_out_line(view: RunView, number: int) -> str:
     """Return the line that stands for `number` rows."""
-    return f"… {number:,} rows left out; all of them: %kestrel show {view.head.run or 'RUN'} --html FILE …"
+    return (
+        f"… {format_count(number, 'row')} left out; all of them: %kestrel show "
+        f"{view.head.run or 'RUN'} --html FILE …"
+    )
 
 
 def budget_line(head: RunHead) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.drawing.matplotlib_figure import INK, escape_mathtext, shown_figure
 from kestrel_lab.core.events.union import BranchScored, Event
 from kestrel_lab.core.sanitize import one_line, sanitize_text
@@ -78,7 +79,7 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
             )
     axes.scatter(0, height[""], s=30, color=INK, zorder=2)
     axes.set_title(
-        f"Search over {len(rows)} candidate{'s' * (len(rows) != 1)}, with scores; green: the solution",
+        f"Search over {format_count(len(rows), 'candidate')}, with scores; green: the solution",
         fontsize=10,
         pad=16,
     )

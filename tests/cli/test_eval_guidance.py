@@ -118,6 +118,6 @@ def test_paragraphs_are_told_apart(folder: Path) -> None:
     assert (folder / "out" / "parts.csv").read_text().startswith("part,heading,text,verdict,effect,low,high")
     assert "<svg" in (folder / "out" / "effects.svg").read_text()
     assert "1: helps" in (folder / "out" / "page.html").read_text()
-    assert "48 trials were stored before." in kestrel(folder, *words, "--resume").stdout
+    assert "Stored before: 48 trials." in kestrel(folder, *words, "--resume").stdout
     refused = kestrel(folder, *words[:-1], "3")
     assert (refused.returncode, "3 trials are too few" in refused.stderr) == (2, True)

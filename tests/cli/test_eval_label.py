@@ -117,7 +117,7 @@ def test_the_commands_from_label_to_judge(folder: Path, monkeypatch: pytest.Monk
     judged = kestrel(folder, "judge", "suite.yaml", "--model", "scripted:judge.yaml", "--rounds", "2")
     assert judged.returncode == 0, judged.stderr
     assert "sensitivity" in judged.stdout
-    assert "5 verdicts were asked for, 5 were in the log" in judged.stdout
+    assert "5 verdicts asked for, 5 in the log" in judged.stdout
     gone = kestrel(folder, "label", "work.yaml")
     assert gone.returncode != 0
     assert "the log has labels of work (" in gone.stderr

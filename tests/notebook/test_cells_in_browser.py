@@ -49,6 +49,27 @@ def approve(page: Page, text: str) -> None:
     card.get_by_role("button", name="Approve", exact=True).click()
 
 
+_COUNT = """() => {
+  const { cells } = [...window.jupyterapp.shell.widgets('main')].find(w => \
+w.sessionContext).content.model;
+  return cells.get(cells.length - 1).executionCount;
+}"""
+"""The number of execution of the last cell."""
+_ENDED = f"before => ({_COUNT})() > before"
+
+
+def run_last_to_its_end(page: Page, before: int) -> int:
+    """Run the last cell, whose number of execution is above `before` then, and wait for its reply; returns
+    that number.
+
+    Its output of the time before says nothing, and until the reply came its place may change: what it runs
+    adds and removes cells above it.
+    """
+    run_cell(page, len(page.evaluate(SOURCES)) - 1)
+    page.wait_for_function(_ENDED, arg=before, timeout=PATIENCE_MS)
+    return int(page.evaluate(_COUNT))
+
+
 def test_cells_are_read_inserted_edited_run_and_undone(jupyterlab: JupyterLab, screens: Path) -> None:
     """Each change is a diff on a card, is done in the page with its unsaved cells, and `%kestrel undo` takes
     all of them back in order.
@@ -89,13 +110,14 @@ def test_cells_are_read_inserted_edited_run_and_undone(jupyterlab: JupyterLab, s
         expect(output(page, 4)).to_contain_text(
             "[3] id c2 · code · not run\ntotals.append(1 + 1)", timeout=PATIENCE_MS
         )
+        count = 0
         for restored in (
             "restored cell c4",
             "restored cell ",
             "restored totals, cell c2",
             "restored cell c2",
         ):
-            run_cell(page, len(page.evaluate(SOURCES)) - 1)
+            count = run_last_to_its_end(page, count)
             expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text(
                 f"({restored}", timeout=PATIENCE_MS
             )

@@ -172,6 +172,7 @@ def test_no_text_speaks_or_asks(harmless: Seen, hostile: Seen) -> None:
     assert set(hostile.watch.strangers) <= set(
         harmless.watch.strangers
     )  # nbconvert's pages ask for scripts of its own
+    print("KINDS", sorted(harmless.sent), sorted(hostile.sent), harmless.executed, hostile.executed)
     assert (hostile.sent, hostile.executed) == (harmless.sent, harmless.executed)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.events import union as e
-from kestrel_lab.views.html.markdown import GrowingText, RenderedChanges, markdown_html
+from kestrel_lab.views.html.markdown import GrowingText, RenderedChanges, markdown_html, markdown_nodes
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.run_view import RunView
 
@@ -148,3 +148,15 @@ def test_an_answer_is_shown_once() -> None:
 def test_a_formula_that_defines_macros_is_shown_as_written() -> None:
     """Macros can grow without end, and an unknown formula is text."""
     assert "math" not in tags(markdown_html(r"$\def\x{\x\x}\x$ and $\frac{$"))
+
+
+def test_nodes_hold_no_html_and_no_address_that_runs() -> None:
+    """A page that may parse no HTML builds elements of nodes: known tags, web addresses, and texts."""
+    text = "**Hi** <img src=x onerror=alert(1)> [a](javascript:alert(1)) [b](https://x.example)\n\n- `one`\n\n$x^2$"
+    first, _, listed, _, formula, *_ = markdown_nodes(text)
+    bold, middle, link = first[2:]
+    assert bold == ["strong", "", "Hi"]
+    assert middle == " <img src=x onerror=alert(1)> [a](javascript:alert(1)) "
+    assert link == ["a", "https://x.example", "b"]
+    assert ["li", "", ["code", "", "one"]] in listed
+    assert "".join(one for one in formula if isinstance(one, str)) == "px2"

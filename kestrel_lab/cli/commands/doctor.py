@@ -41,6 +41,7 @@ from kestrel_lab.tools.sandbox.container import find_engine, sockets
 from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.sandbox.select import choose_level, level_problem
 from kestrel_lab.tools.web.urls import address_refusal
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import TableView
 
 _LOOK_S, _NAMED = 3.0, 5
@@ -115,7 +116,9 @@ def known_models(lab: Lab) -> Doctor:
 
 def _log(lab: Lab) -> Finding:
     runs = len(lab.store.runs(limit=100_000))
-    return Finding(True, "log", f"{lab.store.path} ({runs} runs, SQLite {apsw.sqlite_lib_version()})")
+    return Finding(
+        True, "log", f"{lab.store.path} ({format_count(runs, 'run')}, SQLite {apsw.sqlite_lib_version()})"
+    )
 
 
 def _events(lab: Lab) -> Finding:
@@ -127,7 +130,7 @@ def _events(lab: Lab) -> Finding:
         if (found := lab.store.damage(run)) is not None:
             damaged.append(f"{run} from event {found.seq} on ({found.what})")
     if not damaged:
-        return Finding(True, "  events", f"{looked} of {len(runs)} runs checked: undamaged")
+        return Finding(True, "  events", f"{looked} of {format_count(len(runs), 'run')} checked: undamaged")
     more = f"; {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
     advice = (
         "to see one: kestrel show RUN. It cannot be resumed, but it can be forked at an event before "
@@ -183,7 +186,7 @@ def _servers(lab: Lab) -> list[Finding]:
         Finding(
             row.state in well,
             f"  mcp {row.name}",
-            f"{row.state}, {row.tools} tools{held[row.name]}",
+            f"{row.state}, {format_count(row.tools, 'tool')}{held[row.name]}",
             row.reason,
             optional=True,
         )
@@ -290,7 +293,7 @@ def probe_redaction(lab: Lab) -> Finding:
     known = secret_values(lab.env)
     redactor = lab.redactor if known else Redactor.of({"PROBE_API_KEY": _PROBE})
     leaks = [value for value in known or {_PROBE} if redactor.text(f"<{value}>") != f"<{REDACTED}>"]
-    count = f"{len(known)} secret variable{'' if len(known) == 1 else 's'} known"
+    count = f"{format_count(len(known), 'secret variable')} known"
     found = f"{count}; hidden in tool output" if not leaks else f"{count}; {len(leaks)} not hidden"
     return _barrier(
         "secrets",

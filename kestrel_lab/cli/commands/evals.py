@@ -38,6 +38,7 @@ from kestrel_lab.core.errors import UsageError
 if TYPE_CHECKING:
     from kestrel_lab.evals.commits.comparison import Comparison
     from kestrel_lab.evals.commits.sequential_compare import Design, TrialPlan
+    from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.lab import Lab
 
 

@@ -11,6 +11,7 @@ import typer
 from kestrel_lab.cli.eval_options import Commit, Parts, run_measurement, save_outputs
 from kestrel_lab.cli.frontend import frontend_of, option_groups, output_file
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.views.formatting import format_count
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter
@@ -68,7 +69,7 @@ def label_trials(
         return f"written: {judging.write_labels(suite, csv)}"
     if read is not None:
         new, there = judging.read_labels(suite, read)
-        return f"{new} labels read, {there} were there"
+        return f"{format_count(new, 'label')} read, {there} were there"
     if show:
         return judging.labels(suite)
     labelling = judging.label(

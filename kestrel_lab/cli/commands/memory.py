@@ -13,6 +13,7 @@ from kestrel_lab.cli.frontend import command_group, frontend_of, is_listing, opt
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.runtime.workspace.memory import MemoryDrawing, NoteCard, Notes, WorkspaceMemory
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import format_count
 
 memory = command_group(
     "List the notes for later runs; search, add, edit, forget or draw them.", invoke_without_command=True
@@ -155,7 +156,7 @@ def forget(
     chosen = there.list(selector, replaced=True)
     if len(chosen) > 1 and not yes:
         msg = (
-            f"{selector} means {len(chosen)} notes "
+            f"{selector} means {format_count(len(chosen), 'note')} "
             f"({', '.join(note.id for note in chosen[:5])}{' …' if len(chosen) > 5 else ''}): add "
             "--yes to forget them all"
         )

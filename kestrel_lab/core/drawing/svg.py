@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from html import escape
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.drawing.layout import (
     HEADING,
     HEIGHT,
@@ -80,7 +81,7 @@ def state_summary(states: Iterable[str]) -> str:
     counts = Counter(states)
     total = counts.total()
     counted = ", ".join(f"{number} {state}" for state, number in counts.items() if state)
-    return f"Plan of {total} step{'' if total == 1 else 's'}" + (f": {counted}" if counted else "")
+    return f"Plan of {format_count(total, 'step')}" + (f": {counted}" if counted else "")
 
 
 def text_description(layout: Layout) -> str:

@@ -58,6 +58,8 @@ class KernelChanged(CallEvent, frozen=True, kw_only=True):
     """Whether `undo` can bring everything back that the code changed."""
     code: str = ""
     """The code, where it is not the argument of the call: that of the cell that `run_cell` ran."""
+    table: list[list[str]] = field(default_factory=list)
+    """The beginning of the data frame that the code gave and printed nothing beside: headings, then rows."""
 
 
 class CellsChanged(CallEvent, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.evals.summaries.metric_values import ObservedMetric, find_metric
 from kestrel_lab.runtime.options import check_options
 from kestrel_lab.runtime.services import Services
+from kestrel_lab.views.formatting import format_count
 
 MAX_ROUNDS: Final = 200
 """The most rounds of trials at one commit; what they cannot decide is left open."""
@@ -132,7 +133,10 @@ class _Trials:
                 len(self._asks(commit, number)) - len(self._there(commit, number)) for commit, number in order
             )
             if self.made + missing > self.budget:
-                return f"{self.made} of {self.budget} trials were made, and the next round needs {missing}"
+                return (
+                    f"{self.made} of {format_count(self.budget, 'trial')} made, and the next "
+                    f"round needs {missing}"
+                )
             if order[0][1] > MAX_ROUNDS:
                 return f"{MAX_ROUNDS} rounds did not decide"
             await crew.begin(
@@ -175,7 +179,7 @@ class _Trials:
         if search.phase == "confirm":
             return f"is {self.line[search.bad].short} worse than the one before it?"
         return (
-            f"{search.bad - search.good} commits left, trying {self.line[search.at].short} "
+            f"{format_count(search.bad - search.good, 'commit')} left, trying {self.line[search.at].short} "
             f"{self.line[search.at].subject}"
         )
 

@@ -19,6 +19,7 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.corrected_rates import with_corrected
 from kestrel_lab.evals.summaries.metric_values import find_metric
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import format_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,8 +162,8 @@ class BisectResult(ResultView, BisectSearch):
         where = (
             f"is {_commit_label(last)}"
             if first == last
-            else f"is between {_commit_label(first)} and {_commit_label(last)} ({len(self.candidates)} "
-            "commits)"
+            else f"is between {_commit_label(first)} and {_commit_label(last)} "
+            f"({format_count(len(self.candidates), 'commit')})"
         )
         if self.phase == "narrowed":
             return (
@@ -174,9 +175,10 @@ class BisectResult(ResultView, BisectSearch):
     def lines(self) -> list[str]:
         """Return what to read beside the table: error probability, trials, why it ended, what was skipped."""
         said = [
-            f"{self.made} trials made, {self.reused} found stored; a wrong commit is named with "
+            f"{format_count(self.made, 'trial')} made, {self.reused} found stored; a wrong commit "
+            f"is named with "
             f"probability {self.alpha:g} at most; "
-            f"margin {self._margin}; it speaks of these {len(self.suite.scenarios)} scenarios"
+            f"margin {self._margin}; it speaks of these {format_count(len(self.suite.scenarios), 'scenario')}"
         ]
         if self.ended:
             said.append(

@@ -338,7 +338,10 @@ class Comparison(ResultView):
             for f in self._flips[:_SHOWN_FLIPS]
         ]
         if len(self._flips) > _SHOWN_FLIPS:
-            lines.append(f"… and {len(self._flips) - _SHOWN_FLIPS} more trials that passed on one side only")
+            lines.append(
+                f"… and {format_count(len(self._flips) - _SHOWN_FLIPS, 'more trial')} that passed "
+                f"on one side only"
+            )
         return "\n  ".join([self.headline, *lines, *self._notes()])
 
     def table(self) -> tuple[list[str], list[list[str]]]:
@@ -469,7 +472,9 @@ class Comparison(ResultView):
             broke = any(row.outcome == "error" for row in side.rows)
             counted = "as failed" if self.suite.count_errors == "fail" else "in no rate"
             pulled = sum(bool(row.result.get("origin")) for row in side.rows)
-            made = f"{side.title}: {len(side.rows)} trials, {side.reused} of them stored before"
+            made = (
+                f"{side.title}: {format_count(len(side.rows), 'trial')}, {side.reused} of them stored before"
+            )
             made += f" ({pulled} pulled from what others pushed)" if pulled else ""
             yield made + (f", broke: {broke_in(side.rows)}, counted {counted}" if broke else "")
             if side.newer:
@@ -516,7 +521,8 @@ def _unit_notes(differences: Iterable[Difference]) -> Iterable[str]:
         )
     if few := next((d.scenarios for d in differences if d.scope == "these scenarios" and d.scenarios), None):
         yield (
-            f"With {few} scenarios this speaks of these scenarios only; from six on it speaks of "
+            f"With {format_count(few, 'scenario')} this speaks of these scenarios only; from six "
+            f"on it speaks of "
             "scenarios like these."
         )
 
@@ -700,7 +706,7 @@ VERDICT_TONES: Final[dict[Verdict, str]] = {
 def _verdict_sentence(base: str, head: str, d: Difference) -> str:
     if not d.scenarios:
         return f"{base} and {head} have no scenario in common."
-    of = f" in these {d.scenarios} scenarios" if d.scope == "these scenarios" else ""
+    of = f" in these {format_count(d.scenarios, 'scenario')}" if d.scope == "these scenarios" else ""
     rates = f"{100 * d.base:.0f} % → {100 * d.head:.0f} % passed ({points_text(d.interval)})"
     match d.verdict:
         case "regression":

@@ -24,6 +24,7 @@ from kestrel_lab.evals.summaries.corrected_rates import with_corrected
 from kestrel_lab.evals.summaries.metric_values import ObservedMetric, find_metric
 from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, broke_in, frame_record, label_kind
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.elements import (
     headline_html,
     html_page,
@@ -157,7 +158,7 @@ class History(ResultView):
         where = f"{tried}" if tried == len(self.commits) else f"{tried} of {len(self.commits)}"
         return (
             f"suite {self.suite.name}: {self.metric} at {where} "
-            f"commit{'s' * (len(self.commits) != 1)}, {trials} trials"
+            f"commit{'s' * (len(self.commits) != 1)}, {format_count(trials, 'trial')}"
         )
 
     def lines(self) -> list[str]:

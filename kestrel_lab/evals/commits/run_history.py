@@ -25,6 +25,7 @@ from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.evals.summaries.metric_values import find_metric
 from kestrel_lab.runtime.options import check_options
 from kestrel_lab.runtime.services import Services
+from kestrel_lab.views.formatting import format_count
 
 
 @check_options
@@ -54,7 +55,7 @@ async def run_commits(
     await run_interleaved(lab, place, works, reporter, strict=False)
     if all(work.broken for work in works):
         msg = (
-            f"none of the {len(works)} commits can be run; {works[-1].title}: "
+            f"none of the {format_count(len(works), 'commit')} can be run; {works[-1].title}: "
             f"{_skip_reasons(works[-1]).removeprefix('cannot be run: ')}"
         )
         raise UsageError(msg)
@@ -63,7 +64,7 @@ async def run_commits(
         for c, work in zip(chosen, works, strict=True)
     ]
     reused = sum(len(work.found.rows) for work in works)
-    notes = (f"{reused} of these trials were stored before",) if reused else ()
+    notes = (f"of these trials stored before: {reused}",) if reused else ()
     return History(suite=place.suite, metric=name, commits=tuple(found), notes=notes)
 
 
@@ -145,16 +146,23 @@ def _comparable(
                 kept[key] = row
     notes = (
         *(
-            [f"{others} stored trials of other scenarios, configurations or versions of them are left out"]
+            [
+                f"{format_count(others, 'stored trial')} of other scenarios, configurations or "
+                f"versions of them are left out"
+            ]
             if others
             else []
         ),
         *(
-            [f"{uncommitted} stored trials of code that was not committed are left out"]
+            [f"{format_count(uncommitted, 'stored trial')} of code that was not committed are left out"]
             if uncommitted
             else []
         ),
-        *([f"{searched} stored trials of searches for a bad commit are left out"] if searched else []),
+        *(
+            [f"{format_count(searched, 'stored trial')} of searches for a bad commit are left out"]
+            if searched
+            else []
+        ),
         *(
             [f"made with several versions of kestrel_lab: {', '.join(sorted(packages))}"]
             if len(packages) > 1

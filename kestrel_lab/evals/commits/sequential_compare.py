@@ -160,7 +160,10 @@ class TrialPlan(TableView):
             if math.isinf(found)
             else f"a drop of {100 * found:.0f} points is found in {power} of comparisons"
         )
-        return f"Suite {self.suite.name}, {pairs} pairs of trials, {self.design.looks} looks: {told}"
+        return (
+            f"Suite {self.suite.name}, {format_count(pairs, 'pair')} of trials, "
+            f"{format_count(self.design.looks, 'look')}: {told}"
+        )
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return headings, and a row per way to spend the same number of pairs."""
@@ -243,7 +246,7 @@ class SequentialRun(TableView):
         most = "" if self.design.open_ended else f" of at most {self.planned}"
         end = f"not decided: {self.ended}" if self.ended else f"decided at look {len(self.looks)}"
         error = f"{100 * self.design.error:g} % error over all looks"
-        return f"Made in turns, {error}: {self.pairs} pairs{most}, {end}"
+        return f"Made in turns, {error}: {format_count(self.pairs, 'pair')}{most}, {end}"
 
     @property
     def frame(self) -> pd.DataFrame:

@@ -19,6 +19,7 @@ from kestrel_lab.evals.stats.label_correction import (
 )
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import enough_labels, is_judged, sample_of
+from kestrel_lab.views.formatting import format_count
 
 if TYPE_CHECKING:  # loads pydantic
     from kestrel_lab.evals.suite import CountErrors
@@ -131,7 +132,8 @@ def label_note(found: Difference, sides: Sides, compared: Callable[..., Differen
         base, head = (format_metric(SUCCESS, rate) for rate in (alone.base, alone.head))
         ends = f"{100 * alone.interval.low:+.1f} to {100 * alone.interval.high:+.1f}"
         return (
-            f"corrected by {labels[0]} and {labels[1]} labels; by verdicts alone {base} → {head}, "
+            f"corrected by {labels[0]} and {format_count(labels[1], 'label')}; by verdicts alone "
+            f"{base} → {head}, "
             f"{100 * alone.interval.mean:+.1f} points ({ends})"
         )
     if not any(is_judged(row) for rows in sides for row in rows):

@@ -17,6 +17,7 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.filesystem import try_lock_file
+from kestrel_lab.views.formatting import format_count
 
 _EVAL_RUNS = """
     SELECT result_json ->> '$.sitting.id' AS name, result_json ->> '$.sitting.of', result_json ->> \
@@ -99,7 +100,8 @@ class EarlierRun:
             return ""
         stored, of = self.most
         return (
-            f"an earlier run of this suite was cut off after {stored:,} of {of:,} trials: --resume "
+            f"an earlier run of this suite was cut off after {stored:,} of "
+            f"{format_count(of, 'trial')}: --resume "
             "goes on with it"
         )
 

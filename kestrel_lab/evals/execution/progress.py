@@ -16,7 +16,7 @@ from kestrel_lab.evals.gate_bounds import format_lower_bound
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
-from kestrel_lab.views.formatting import format_duration
+from kestrel_lab.views.formatting import format_count, format_duration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,7 +115,7 @@ class EvalProgress:
             ]
         cost = f"${self._cost:.2f}" if self._cost else ""
         parts.append(f"cost {format_lower_bound(cost)}" if self._unpriced else cost)
-        parts.append(f"{self.running} trials at once" if self.running > 1 else "")
+        parts.append(f"{format_count(self.running, 'trial')} at once" if self.running > 1 else "")
         parts += [] if self._supervisor is None else slowed_endpoints(self._supervisor)
         parts.append(self.remark)
         return " · ".join(part for part in parts if part)
@@ -162,7 +162,7 @@ def slowdowns_since(supervisor: RuntimeSupervisor, before: dict[str, tuple[int, 
         if cuts:
             times, calls = (
                 "once" if cuts == 1 else f"{cuts} times",
-                "1 call" if refused == 1 else f"{refused} calls",
+                "1 call" if refused == 1 else f"{format_count(refused, 'call')}",
             )
             told.append(
                 f"{endpoint.name} asked to slow down {times} and refused {calls}; at the end "

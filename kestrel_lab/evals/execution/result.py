@@ -30,6 +30,7 @@ from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.evals.summaries.streaming_summary import grading_cost, reduce_rows
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import format_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -279,7 +280,7 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
             broke = f", broke: {result_table.broke_text(s)}" if s["errors"] else ""
             name = result_table.label_kind(s["config"], s["model_kind"])
             lines.append(
-                f"  {name}: {result_table.rate_text(s)} of {s['trials']} trials{broke}, "
+                f"  {name}: {result_table.rate_text(s)} of {format_count(s['trials'], 'trial')}{broke}, "
                 f"{result_table.format_mean(s['working_time'], '.2f')} s, "
                 f"{result_table.format_mean(s['token_usage'], '.0f')} tokens, "
                 f"{'' if s['cost_known'] else 'cost '}{result_table.cost_text(s)}"
@@ -301,8 +302,8 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
         """What was run, in one line."""
         taken = f", {self.reused} taken from earlier runs" if self.reused else ""
         return (
-            f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} "
-            f"scenarios{taken}"
+            f"suite {self.suite.name}: {format_count(len(self.rows), 'trial')} of "
+            f"{format_count(len(self.suite.scenarios), 'scenario')}{taken}"
         )
 
     def lines(self) -> list[str]:
@@ -322,7 +323,7 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
     def run_notes(self) -> tuple[str, ...]:
         """Return how the trials were made: `notes`, and why stored ones could not be reused."""
         made = [
-            f"{count:,} trials were not taken from earlier runs: {why}"
+            f"{format_count(count, 'trial')} not taken from earlier runs: {why}"
             for why, count in self.why.items()
             if why != "not run before"
         ]
@@ -342,7 +343,7 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
         )
         return [
             *(
-                f"{count:,} trials broke: {why or 'no reason given'}"
+                f"{format_count(count, 'trial')} broke: {why or 'no reason given'}"
                 for why, count in reasons.most_common(_REASONS)
             ),
             *more,

@@ -51,6 +51,7 @@ from kestrel_lab.models.wrapper import prepare_models
 from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.supervision.model_guard import limit_concurrency
+from kestrel_lab.views.formatting import format_count
 
 # Finished trials on their way into the log: each is stored at once, and nobody is told of one before it is on
 # disk.
@@ -205,7 +206,7 @@ async def run_suite(
         notice,
         *batch_notes,
         *ready.containers.notes,
-        f"{again} trials broke and were made again: see column attempts" if again else "",
+        f"{format_count(again, 'trial')} broke and were made again: see column attempts" if again else "",
     ]
     notes += slowdowns_since(lab.supervisor, before)
     if rows and not str(code) and reuse:
@@ -335,7 +336,7 @@ def begin_eval_run(
     left = len(asks) - len(rows)
     own = sum(eval_run_of(row) == earlier.eval_run.id for row in taken.values())
     eval_run = replace(EvalRun.new(store, own + left), id=earlier.eval_run.id, also=earlier.all[1:])
-    told = f"going on with the last run: {len(taken):,} trials of it are there, {left:,} are left"
+    told = f"going on with the last run: {format_count(len(taken), 'trial')} of it there, {left:,} left"
     return Reuse(rows=rows, why=found.why), eval_run, told
 
 

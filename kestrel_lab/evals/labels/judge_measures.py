@@ -150,7 +150,8 @@ class JudgeReport(PartsView):
                 )
         found += [
             f"{version} judges by another rubric than the labels: it has to be measured on "
-            f"{max(FEWEST, self.labels)} labels by its own rubric, and its scores are mixed with no others"
+            f"{format_count(max(FEWEST, self.labels), 'label')} by its own rubric, and its scores "
+            f"are mixed with no others"
             for version in self.unmeasured
         ]
         return found
@@ -219,10 +220,12 @@ async def ask_and_measure(
         done = await judge_trials(
             store, suite.name, [row for row in rows if row.run in wanted], graders, text, **how
         )
-        notes = [f"{done.asked} verdicts were asked for, {done.there} were in the log"]
+        notes = [f"{format_count(done.asked, 'verdict')} asked for, {done.there} in the log"]
         if done.refused:
             run, why = next(iter(done.refused.items()))
-            notes.append(f"no verdict on {len(done.refused)} trials, run {run} for one: {why}")
+            notes.append(
+                f"no verdict on {format_count(len(done.refused), 'trial')}, run {run} for one: {why}"
+            )
     return judge_report(store, suite.name, rows, notes=notes)
 
 

@@ -40,6 +40,7 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.user import user_name
+from kestrel_lab.views.formatting import format_count
 
 LABELLED: Final = 50
 """Trials that are drawn where no number is given."""
@@ -282,7 +283,7 @@ def _runs_in_log(store: SessionStore, rows: Sequence[EvalRow]) -> list[str]:
         why = (
             "all of them broke" if not asked else "their runs are not in this log (kestrel eval pull --runs)"
         )
-        raise UsageError(f"none of the {len(rows)} trials can be labelled: {why}")
+        raise UsageError(f"none of the {format_count(len(rows), 'trial')} can be labelled: {why}")
     return [run for run in asked if run in known]
 
 

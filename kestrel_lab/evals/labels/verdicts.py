@@ -20,6 +20,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.labels.stored_labels import said_of_suite
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.views.formatting import format_count
 
 _AT_ONCE = 4
 """Calls of a judge at once."""
@@ -148,8 +149,9 @@ async def judge_trials(
     for name, problems in work.problems.items():
         if len(problems) == each:
             raise CheckError(
-                f"the judge {name} gave no verdict on any of {len(usable)} trials: {problems[0]}. "
-                f"{work.done.asked} verdicts of other judges are stored"
+                f"the judge {name} gave no verdict on any of "
+                f"{format_count(len(usable), 'trial')}: {problems[0]}. "
+                f"{format_count(work.done.asked, 'verdict')} of other judges are stored"
             )
     return work.done
 

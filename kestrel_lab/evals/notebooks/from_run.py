@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import escape_surrogates, sanitize_text, shown_folder
@@ -53,14 +54,10 @@ class RunNotebook:
             sum(len(part) for part in parts)
             for parts in zip(*((turn.calls, turn.left_out) for turn in self.turns), strict=True)
         )
-        parts = [f"{_count_text(calls, 'call')} of {_count_text(len(self.turns), 'run')}"]
+        parts = [f"{format_count(calls, 'call')} of {format_count(len(self.turns), 'run')}"]
         parts += [f"needs {', '.join(self.needs)} from your notebook"] if self.needs else []
-        parts += [f"{_count_text(left_out, 'call')} left out, see its first cell"] if left_out else []
+        parts += [f"{format_count(left_out, 'call')} left out, see its first cell"] if left_out else []
         return "; ".join(parts)
-
-
-def _count_text(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def notebook_of(lab: Services, run_id: str) -> RunNotebook:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.sanitize import one_line
@@ -64,7 +65,7 @@ def inject_parameters(notebook: Any, parameters: Mapping[str, Json], name: str) 
     ]
     if len(places) != 1:
         raise UsageError(
-            f"{name} has {len(places) or 'no'} cells tagged {DECLARED!r}; tag the one cell that "
+            f"{name} has {format_count(len(places), 'cell')} tagged {DECLARED!r}; tag the one cell that "
             "assigns the default values"
         )
     place = places[0]

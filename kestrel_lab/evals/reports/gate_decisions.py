@@ -36,6 +36,7 @@ from kestrel_lab.evals.summaries.result_table import (
     trial_record,
 )
 from kestrel_lab.evals.summaries.streaming_summary import broken_bounds
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 if TYPE_CHECKING:
@@ -136,10 +137,7 @@ class GateReport(PartsView):
     @property
     def headline(self) -> str:
         """The verdict in one line."""
-        return (
-            f"{self.verdict.upper()}: suite {self.suite}, {len(self.decisions)} "
-            f"gate{'s' * (len(self.decisions) != 1)}"
-        )
+        return f"{self.verdict.upper()}: suite {self.suite}, {format_count(len(self.decisions), 'gate')}"
 
     def plot(self) -> Figure:
         """Draw the values after each look with their intervals, and the bounds; of gates that were decided at
@@ -162,7 +160,8 @@ class GateReport(PartsView):
                 name=f"{d.gate} [{d.config}]",
                 outcome=_OUTCOMES[d.verdict],
                 kind=d.verdict,
-                message=f"{d.cells()[2]} over {d.trials} trials" + (f": {d.why}" if d.why else ""),
+                message=f"{d.cells()[2]} over {format_count(d.trials, 'trial')}"
+                + (f": {d.why}" if d.why else ""),
                 properties={
                     "value": d.interval.mean,
                     "low": d.interval.low,
@@ -278,7 +277,9 @@ def missed_recordings(rows: Sequence[EvalRow]) -> str:
     of them.
     """
     told = [f"scenario {row.scenario}, epoch {row.epoch}: {row.unrecorded[0]}" for row in rows[:_MISSES]]
-    return "; ".join([*told, *([f"and {len(rows) - _MISSES} more trials"] if len(rows) > _MISSES else [])])
+    return "; ".join(
+        [*told, *([f"and {format_count(len(rows) - _MISSES, 'more trial')}"] if len(rows) > _MISSES else [])]
+    )
 
 
 def record_again(suite: Suite) -> str:
@@ -391,7 +392,7 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]], alpha: flo
         scan = ": kestrel eval scan SUITE" if gate.metric.startswith(FOUND) else ""
         return replace(made, why=f"no trial says anything of {gate.metric}{scan}")
     verdict = _judge(gate, made.interval)
-    why = f"{broke} of {len(records)} trials broke" if broke else ""
+    why = f"{broke} of {format_count(len(records), 'trial')} broke" if broke else ""
     if broke and gate.metric == SUCCESS:
         bounds = broken_bounds((r["outcome"], 1, r["weight"]) for r in records)
         failed, passed = (format_metric(SUCCESS, rate) for rate in bounds)
@@ -428,7 +429,11 @@ def _by_labels(records: list[dict[str, Any]], alpha: float) -> tuple[bool, str]:
         found, alone = corrected_rate(sample, alpha=alpha), success_interval(records, alpha=alpha)
         worth = found.sentence(len(sample.verdicts))
         verdicts = alone.text(partial(format_metric, SUCCESS))
-        return True, f"corrected by {there} labels; by verdicts alone {verdicts}" + f"; {worth}" * bool(worth)
+        return (
+            True,
+            f"corrected by {format_count(there, 'label')}; by verdicts alone {verdicts}"
+            + f"; {worth}" * bool(worth),
+        )
     if not judged:
         return False, ""
     return False, (

@@ -17,6 +17,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
     share_of,
 )
 from kestrel_lab.evals.suite import Suite
+from kestrel_lab.views.formatting import format_count
 
 _Z: Final = NormalDist().inv_cdf(1 - ALPHA / 2)
 _MOST: Final = 1_000_000
@@ -56,13 +57,16 @@ def out_of_reach(gate: Gate, epochs: Sequence[int]) -> str:
         if gate.metric == SUCCESS
         else f"every value is {best:g}"
     )
-    shape = f"{_count(trials, 'trial')} of {_count(len(epochs), 'scenario')}"
+    shape = f"{format_count(trials, 'trial')} of {format_count(len(epochs), 'scenario')}"
     short = f"if {good}, {shape} still leave {100 * interval.low:.3g} to {100 * interval.high:.3g} %"
     needed = perfect_trials(gate)
     if needed > _MOST:
         return f"{short}, and no number of trials is enough"
     if len(epochs) == 1 and gate.metric == SUCCESS:
-        return f"{short}; it takes {needed} such trials (epochs: {needed}), or {needed} scenarios"
+        return (
+            f"{short}; it takes {needed} such trials (epochs: {needed}), or "
+            f"{format_count(needed, 'scenario')}"
+        )
     # Repeats of a scenario that all agree say nothing of other scenarios, so they do not narrow the interval.
     return f"{short}; it takes {needed} such scenarios, and repeating the same ones does not help"
 
@@ -115,7 +119,3 @@ def undecided_change(found: Difference, margin: float) -> str:
 
 def _points(share: float) -> str:
     return f"{100 * share:.3g} points" if math.isfinite(share) else "more than 100 points"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + "s" * (number != 1)

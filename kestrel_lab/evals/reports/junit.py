@@ -16,6 +16,7 @@ from kestrel_lab.evals.reports.result_view import write_text
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.result_table import label_kind, trial_record
 from kestrel_lab.evals.summaries.streaming_summary import MEANS
+from kestrel_lab.views.formatting import format_count
 
 if TYPE_CHECKING:  # loads pydantic
     from kestrel_lab.evals.suite import Suite
@@ -171,11 +172,16 @@ def _scenario_case(suite: Suite, scenario: str, records: Sequence[dict[str, Any]
         properties=properties,
     )
     if not counted or (broke and suite.count_errors == "fail"):
-        return _not_passed(told, "error", f"{len(broke)} of {len(records)} trials broke", broke)
+        return _not_passed(
+            told, "error", f"{len(broke)} of {format_count(len(records), 'trial')} broke", broke
+        )
     if passed / len(counted) < needed:
         failed = [record for record in records if record["outcome"] != "pass"]
         return _not_passed(
-            told, "failure", f"{passed} of {len(counted)} trials passed, needed {100 * needed:.3g} %", failed
+            told,
+            "failure",
+            f"{passed} of {format_count(len(counted), 'trial')} passed, needed {100 * needed:.3g} %",
+            failed,
         )
     return told
 

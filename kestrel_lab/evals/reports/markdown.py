@@ -86,7 +86,10 @@ def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | N
     return join_blocks(
         [
             f"### Suite {code_span(suite.name)}",
-            markdown_link(f"{len(rows)} trials of {len(suite.scenarios)} scenarios", report),
+            markdown_link(
+                f"{format_count(len(rows), 'trial')} of {format_count(len(suite.scenarios), 'scenario')}",
+                report,
+            ),
             " ".join(f"**{told}**" for told in not_real(summaries, code_span)),
             gates.markdown().rstrip("\n") if gates else "",
             markdown_table(headings, cells),
@@ -180,7 +183,7 @@ def _not_passed(rows: Sequence[EvalRow], report: str) -> Iterable[str]:
     if not failed:
         yield "Every trial passed."
         return
-    yield f"**Did not pass: {len(failed)} of {len(rows)} trials**"
+    yield f"**Did not pass: {len(failed)} of {format_count(len(rows), 'trial')}**"
     cells = []
     for row in failed[:SHOWN]:
         config = code_span(label_kind(row.config, row.model_kind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,7 @@ from kestrel_lab.evals.summaries.result_table import (
 from kestrel_lab.evals.summaries.streaming_summary import Reducer, reduce_rows
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.formatting import format_count
+from kestrel_lab.views.html.markdown import markdown_nodes
 from kestrel_lab.views.rows import CallRow, NoticeRow, Row, TextRow
 from kestrel_lab.views.run_view import view_of
 
@@ -39,6 +41,8 @@ TRANSCRIPT_CHARS: Final = 400_000
 _GOAL: Final = 300
 """Characters of a goal that the filter searches; the whole is in the trial."""
 _REASON: Final = 240
+_MARKUP: Final = re.compile(r"[*_`#|<>\[\]]|^\s*(?:[-+]|\d+\.) ", re.MULTILINE)
+"""What Markdown makes something of; other texts are shown as they are."""
 _MOST_CAUSES: Final = 6
 """Causes that the page names above its matrix."""
 OUTCOMES: Final = ("pass", "fail", "error")
@@ -131,6 +135,7 @@ class Trials:
             "turns": [] if scenario is None else [*map(sanitize_text, scenario.turns)],
             "expected": "" if expected is None else sanitize_text(_plain(expected)),
             "answer": sanitize_text(answer),
+            **_marked_up(answer),
             "reason": sanitize_text(row.reason),
             "checks": [
                 [
@@ -236,7 +241,10 @@ def _corrected(summaries: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Jso
     """Yield the rows of a plot of the rates that people's labels correct, where there are enough labels."""
     for one in summaries:
         if not math.isnan(one.get("corrected_rate", math.nan)):
-            label = f"{label_kind(one['config'], one['model_kind'])}, corrected by {one['labels']} labels"
+            label = (
+                f"{label_kind(one['config'], one['model_kind'])}, corrected by "
+                f"{format_count(one['labels'], 'label')}"
+            )
             ends = (one[f"corrected_rate{end}"] for end in ("", "_low", "_high"))
             yield interval_row(label, *ends)
 
@@ -298,6 +306,11 @@ def _family_plots(reducer: Reducer) -> Iterable[dict[str, Any]]:
         }
 
 
+def _marked_up(text: str) -> dict[str, Json]:
+    """Return a text as nodes of Markdown for the page, where it has any."""
+    return {"nodes": markdown_nodes(text)} if _MARKUP.search(text) else {}
+
+
 def _plain(value: object) -> str:
     return value if isinstance(value, str) else dumps(value)
 
@@ -317,6 +330,8 @@ def _row(row: Row) -> dict[str, Json] | None:
             shown = {"k": "notice", "state": row.level}
         case _:
             told, shown = {"text": f"Stage {row.stage}"}, {"k": "notice", "state": row.state}
+    if shown["k"] == "answer":
+        shown |= _marked_up(head_tail(told["text"], TEXT_CHARS)[0])
     kept = {name: head_tail(text, TEXT_CHARS)[0] for name, text in told.items() if text}
     return {**shown, **kept} if kept or row.kind == "call" else None
 

@@ -26,6 +26,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stats.sequential import Look
 from kestrel_lab.evals.summaries.metric_values import ObservedMetric
 from kestrel_lab.evals.summaries.result_table import label_kind, with_unit
+from kestrel_lab.views.formatting import format_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,7 +151,8 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "f
         axes.axhline(border - 0.5, color=INK, alpha=0.4, linewidth=0.8, zorder=0)
     axes.set_title(escape_mathtext(f"{metric.replace('_', ' ').capitalize()} by {by}"), fontsize=10)
     left_out = (
-        f" ({len(every) - len(configs)} configurations of unknown {metric.replace('_', ' ')} left out)"
+        f" ({format_count(len(every) - len(configs), 'configuration')} of unknown "
+        f"{metric.replace('_', ' ')} left out)"
         if len(configs) < len(every)
         else ""
     )
@@ -270,7 +272,11 @@ def sequence_figure(looks: Sequence[Look], *, matters: float, planned: int) -> F
     axes.set_xlim(0, 1.03 * (max(one.pairs for one in looks) if open_ended else planned))
     axes.set_xlabel("pairs of trials")
     axes.set_ylabel("head − base, points")
-    axes.set_title(f"verdict after {shown[-1].pairs} pairs: {shown[-1].verdict}" if shown else "no look yet")
+    axes.set_title(
+        f"verdict after {format_count(shown[-1].pairs, 'pair')}: {shown[-1].verdict}"
+        if shown
+        else "no look yet"
+    )
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize=8)
     return figure

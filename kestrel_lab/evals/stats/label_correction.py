@@ -22,6 +22,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.evals.stats.distributions import t_quantile
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, NOTHING, Interval, proportion_interval
 
@@ -83,7 +84,10 @@ class CorrectedRate:
         """Return what the judge is worth, for people; empty where the labels are too few to tell."""
         if math.isnan(self.worth):
             return ""
-        return f"{verdicts:,} verdicts make {self.interval.n} labels worth {round(self.worth)}"
+        return (
+            f"{format_count(verdicts, 'verdict')} make "
+            f"{format_count(self.interval.n, 'label')} worth {round(self.worth)}"
+        )
 
 
 def corrected_rate(sample: JudgedSample, *, alpha: float = ALPHA) -> CorrectedRate:

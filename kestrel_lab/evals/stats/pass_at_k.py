@@ -9,6 +9,7 @@ from typing import Any
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.options import least_passes
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, group_by_cluster, share_of
+from kestrel_lab.views.formatting import format_count
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -49,7 +50,8 @@ def pass_rates(records: Sequence[dict[str, Any]], k: int) -> dict[str, Any]:
             counted.append(record["success"])
     if short := [f"{name} has {len(found)}" for name, found in tries.items() if len(found) < k]:
         raise UsageError(
-            f"{k} trials of each scenario are needed, and {', '.join(short[:5])}: run the suite with "
+            f"{format_count(k, 'trial')} of each scenario are needed, and {', '.join(short[:5])}: "
+            f"run the suite with "
             f"--epochs {k} or more"
         )
     counts = [(len(found), round(sum(found)), weights[name]) for name, found in tries.items()]

@@ -24,6 +24,7 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.review.calibration import StoredCalibration, store_calibration
 from kestrel_lab.runtime.services import Services
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import Part, PartsView, TableView
 
 if TYPE_CHECKING:
@@ -87,7 +88,10 @@ class Calibration(TableView):
     @property
     def headline(self) -> str:
         """The error in a sentence."""
-        return f"{self.config}: expected calibration error {self.error:.1%} over {self.trials} trials"
+        return (
+            f"{self.config}: expected calibration error {self.error:.1%} over "
+            f"{format_count(self.trials, 'trial')}"
+        )
 
     def plot(self) -> Figure:
         """Draw the reliability diagram: the share passed against the confidence, with intervals; calibrated
@@ -104,7 +108,9 @@ class Calibration(TableView):
         axes.errorbar(at, passed, yerr=reach, fmt="o", capsize=3, label="trials, 95 %")
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="stated confidence", ylabel="share passed")
         axes.set_title(
-            escape_mathtext(f"Calibration of {self.config}: error {self.error:.1%}, {self.trials} trials"),
+            escape_mathtext(
+                f"Calibration of {self.config}: error {self.error:.1%}, {format_count(self.trials, 'trial')}"
+            ),
             fontsize=10,
         )
         axes.grid(alpha=0.3)
@@ -230,8 +236,8 @@ def keep_calibrations(lab: Services, found: Reliability) -> list[str]:
             ),
         )
         kept.append(
-            f"kept in {path}: answers of {model} whose confidence rests on {basis}, {made.trials} "
-            f"trials of {config}"
+            f"kept in {path}: answers of {model} whose confidence rests on {basis}, "
+            f"{format_count(made.trials, 'trial')} of {config}"
         )
     return kept or [f"nothing is kept: no model has {FEWEST} trials whose confidence rests on the same"]
 

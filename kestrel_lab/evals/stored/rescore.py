@@ -34,6 +34,7 @@ from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import ToolContext
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 
 _SHOWN = 20
@@ -82,22 +83,22 @@ class RescoreResult:
         return f"{headline_html(self.headline)}{changed}{notes}{rows}"
 
     def _notes(self) -> list[str]:
-        kept = [f"{what} ({count} trials)" for what, count in self.kept.items()]
+        kept = [f"{what} ({format_count(count, 'trial')})" for what, count in self.kept.items()]
         if len(kept) > _NAMED:
             kept[_NAMED:] = [
-                f"… and {len(kept) - _NAMED} more checks whose old scores stand; .kept of "
+                f"… and {format_count(len(kept) - _NAMED, 'more check')} whose old scores stand; .kept of "
                 "`lab.evals.rescore` names all"
             ]
-        return [*kept, *(f"{what} ({count} trials)" for what, count in self.left_out.items())]
+        return [*kept, *(f"{what} ({format_count(count, 'trial')})" for what, count in self.left_out.items())]
 
     @property
     def headline(self) -> str:
         """How many were judged, and how many outcomes changed."""
         judged = (
-            f"{len(self.result.rows)} trials judged again by suite {self.result.suite.name} "
+            f"{format_count(len(self.result.rows), 'trial')} judged again by suite {self.result.suite.name} "
             f"({self.suite_hash})"
         )
-        return f"{judged}: {len(self.changes)} outcome{'' if len(self.changes) == 1 else 's'} changed"
+        return f"{judged}: {format_count(len(self.changes), 'outcome')} changed"
 
 
 @takes_options(Selection)

@@ -31,6 +31,7 @@ from kestrel_lab.evals.summaries.streaming_summary import Group, reduce_rows
 from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class StoredSummary(PartsView):
     def headline(self) -> str:
         """The suite, the number of trials and the commit, in one line."""
         trials = sum(record["trials"] for record in self.records)
-        return f"suite {self.suite}: {trials} stored trials of {self.commit[:10] or 'no commit'}"
+        return (
+            f"suite {self.suite}: {format_count(trials, 'stored trial')} of {self.commit[:10] or 'no commit'}"
+        )
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings, and a row of texts per configuration and group."""

@@ -32,6 +32,7 @@ from kestrel_lab.server import protocol
 from kestrel_lab.server.auth import Guard, refusal_response
 from kestrel_lab.server.serve import Address, serve_app
 from kestrel_lab.server.trial_list import list_trials
+from kestrel_lab.views.formatting import format_count
 
 _FILES: Final = {
     "/": ("view.html", "text/html"),
@@ -94,7 +95,7 @@ class StoredPages:
         of = int(told["of"])
         if len(rows) >= of:
             return ""
-        done = f"{len(rows):,} of {of:,} trials"
+        done = f"{len(rows):,} of {format_count(of, 'trial')}"
         if is_going_on(self._store, EvalRun(id=name, of=of, by=str(told["by"])), len(rows)):
             return f"Running: {done} so far. This page follows."
         return f"Cut off after {done}; kestrel eval run SUITE --resume goes on with it."

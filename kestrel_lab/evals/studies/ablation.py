@@ -32,6 +32,7 @@ from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.streaming_summary import known_cost
 from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.services import Services
+from kestrel_lab.views.formatting import format_count
 
 _LEAST_STEP: Final = 2
 """Pairs that are begun together, at least, where money is the budget."""
@@ -114,14 +115,16 @@ def _most_pairs(suite: Suite, parts: int, budget: int | None, cost: float | None
     if budget is None and cost is None:
         points = 100 * 5.6 / math.sqrt(400)
         raise UsageError(
-            f"give a budget, in trials or US dollars: {parts} parts take {2 * fewest} trials at least; "
+            f"give a budget, in trials or US dollars: {format_count(parts, 'part')} take "
+            f"{format_count(2 * fewest, 'trial')} at least; "
             f"400 find effects from about {points:.0f} points on"
         )
     if cost is not None and not cost > 0:
         raise UsageError(f"cost is an amount of US dollars above 0, not {cost}")
     if budget is not None and budget // 2 < fewest:
         raise UsageError(
-            f"{budget} trials are too few to tell {parts} parts apart: it takes {2 * fewest}, or "
+            f"{budget} trials are too few to tell {format_count(parts, 'part')} apart: it takes "
+            f"{2 * fewest}, or "
             "larger parts (unit section)"
         )
     most = MOST_EPOCHS * len(suite.scenarios)

@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.core.drawing.matplotlib_figure import figure_uri
-from kestrel_lab.evals.commits.comparison import format_p_value
-from kestrel_lab.evals.reports.pages import Transcripts, render_page
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import sanitize_text
+from kestrel_lab.evals.commits.comparison import VERDICT_TONES, format_p_value
+from kestrel_lab.evals.reports.page_data import interval_row, shown_table
 from kestrel_lab.evals.reports.plots import EFFECT_WORDS, effects_figure
-from kestrel_lab.evals.reports.result_view import ResultView, write_text
+from kestrel_lab.evals.reports.result_view import ResultView
+from kestrel_lab.evals.reports.suite_page import trials_of, write_page
 from kestrel_lab.evals.stats.difference import Difference, no_difference
 from kestrel_lab.evals.stats.factorial_pairs import Pair, Subset, judged_effects, part_effects
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval
@@ -26,6 +28,7 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import frame_record, label_kind, not_real
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -108,12 +111,20 @@ class Ablation(ResultView):
         """One row per trial, as in the frame of a suite's result, with the numbers of the `parts` that it
         had.
         """
-        records = []
+        records = [
+            {**frame_record(row, self.suite.count_errors), "parts": parts}
+            for row, parts in self._with_parts()
+        ]
+        return unit_frame(records)
+
+    def _with_parts(self) -> Iterator[tuple[EvalRow, str]]:
+        """Yield each trial with the numbers of the parts that it had."""
         for pair in self.pairs:
             for row, mine in ((pair.first, True), (pair.second, False)):
-                parts = " ".join(str(number) for number, inside in enumerate(pair.parts, 1) if inside is mine)
-                records.append({**frame_record(row, self.suite.count_errors), "parts": parts})
-        return unit_frame(records)
+                yield (
+                    row,
+                    " ".join(str(number) for number, inside in enumerate(pair.parts, 1) if inside is mine),
+                )
 
     @cached_property
     def effects(self) -> list[Difference]:
@@ -134,8 +145,9 @@ class Ablation(ResultView):
         told = ", ".join(f"{counts[word]} {word}" for word in EFFECT_WORDS.values() if counts[word])
         suite = self.suite.name.partition("?ablate=")[0]
         return (
-            f"{self.file}, {len(self.divided.parts)} parts: {told} (suite {suite}, {self._agent}, "
-            f"{2 * len(self.pairs)} trials)"
+            f"{self.file}, {format_count(len(self.divided.parts), 'part')}: {told} (suite "
+            f"{suite}, {self._agent}, "
+            f"{format_count(2 * len(self.pairs), 'trial')})"
         )
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
@@ -175,8 +187,9 @@ class Ablation(ResultView):
         if finite:
             reach = max(finite)
             said.append(
-                f"{len(open_ones)} of {len(self.effects)} parts could not be decided: with these "
-                f"{2 * len(self.pairs)} trials an effect is "
+                f"{len(open_ones)} of {format_count(len(self.effects), 'part')} could not be "
+                f"decided: with these "
+                f"{format_count(2 * len(self.pairs), 'trial')} an effect is "
                 f"found in four of five studies from {100 * reach:.0f} points on, with "
                 f"{8 * len(self.pairs)} from about {50 * reach:.0f}."
             )
@@ -185,15 +198,16 @@ class Ablation(ResultView):
         if self.ended:
             said.append(f"Ended because {self.ended}; asked again with more it goes on from here.")
         if self.reused:
-            said.append(f"{self.reused} trials were stored before.")
+            said.append(f"Stored before: {format_count(self.reused, 'trial')}.")
         if broke := sum(row.outcome == "error" for row in self._rows):
             said.append(
-                f"{broke} trials broke (counted "
+                f"{format_count(broke, 'trial')} broke (counted "
                 f"{'as failed' if self.suite.count_errors == 'fail' else 'in no rate'})."
             )
         if self.effects and self.effects[0].scope == "these scenarios":
             said.append(
-                f"With {scenarios} scenarios this speaks of these scenarios only; from six on it "
+                f"With {format_count(scenarios, 'scenario')} this speaks of these scenarios only; "
+                f"from six on it "
                 "speaks of scenarios like these."
             )
         return [*said, *not_real({"config": self._config, "model_kind": kind} for kind in self._kinds)]
@@ -206,30 +220,35 @@ class Ablation(ResultView):
         )
 
     def report(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page: effects, the plot, the file with a verdict beside each part,
-        transcripts; returns its path.
+        """Write the page of the study: what each part does, the file with a verdict beside each of them, and
+        every trial as on the page of a suite; returns its path.
         """
-        transcripts = Transcripts(self.store)
-        html = render_page(
-            "ablation.html",
-            title=self.headline,
-            table=self.table(),
-            notes=self.lines(),
-            figure_uri=figure_uri(self.plot),
-            parts=[
-                (EFFECT_WORDS[found.verdict], part.text)
-                for part, found in zip(self.divided.parts, self.effects, strict=True)
-            ],
-            trials=[
-                transcripts.folded(row) for row in sorted(self._rows, key=lambda row: row.outcome == "pass")
-            ],
+        numbers = Counter[str]()
+        rows = []
+        for row, parts in self._with_parts():
+            numbers[row.scenario] += 1
+            told = {**row.result, "model": f"{row.result['model']}, with parts {parts or 'none'}"}
+            rows.append(replace(row, config=self._config, epoch=numbers[row.scenario], result=told))
+        trials = trials_of(self.suite, rows, self.store, columns=[self._config])
+        found = zip(self.divided.parts, self.effects, strict=True)
+        texts = [[str(place), EFFECT_WORDS[d.verdict], part.text] for place, (part, d) in enumerate(found, 1)]
+        tables: list[Json] = [
+            ["Effects", shown_table(self.table())],
+            ["The file, part by part", shown_table((("part", "verdict", "text"), texts))],
+        ]
+        index = trials.index(
+            f"What {self.file} does, suite {self.suite.name.partition('?ablate=')[0]}",
+            verdict=sanitize_text(f"{self.headline}."),
+            plots=[effect_plot([part.title for part in self.divided.parts], self.effects)],
+            tables=tables,
+            notes=[*map(sanitize_text, self.lines())],
         )
-        return write_text(path, html)
+        return write_page(path, trials, index)
 
     def __repr__(self) -> str:
         return (
             f"<ablation of {self.file} on suite {self.suite.name.partition('?ablate=')[0]}: "
-            f"{2 * len(self.pairs)} trials>"
+            f"{format_count(2 * len(self.pairs), 'trial')}>"
         )
 
     def __str__(self) -> str:
@@ -269,6 +288,21 @@ class Ablation(ResultView):
                 NOTHING
             ] * len(self.divided.parts)
         return found
+
+
+def effect_plot(titles: Sequence[str], effects: Sequence[Difference]) -> dict[str, Any]:
+    """Return the effects of parts on the success rate as a plot of the page."""
+    return {
+        "kind": "intervals",
+        "title": "Effect on the success rate, points, 95 % interval",
+        "unit": "points",
+        "signed": True,
+        "rows": [
+            interval_row(title, d.interval.mean, d.interval.low, d.interval.high, VERDICT_TONES[d.verdict])
+            for title, d in zip(titles, effects, strict=True)
+            if math.isfinite(d.interval.mean)
+        ],
+    }
 
 
 def _pair(pair: PairOfTrials, first: float, second: float) -> Pair:

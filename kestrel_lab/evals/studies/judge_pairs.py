@@ -18,6 +18,7 @@ from kestrel_lab.evals.labels.agreement import cohen_kappa
 from kestrel_lab.evals.labels.judge_measures import difference
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, proportion_interval
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -78,7 +79,10 @@ class JudgedPairs(TableView):
     def headline(self) -> str:
         """How many judges, and pairs."""
         pairs = max((one.pairs for one in self.judges), default=0)
-        return f"{self.file}: {len(self.judges)} judges on {pairs:,} labelled pairs, in both orders"
+        return (
+            f"{self.file}: {format_count(len(self.judges), 'judge')} on "
+            f"{format_count(pairs, 'labelled pair')}, in both orders"
+        )
 
     @property
     def frame(self) -> pd.DataFrame:

@@ -30,6 +30,7 @@ from kestrel_lab.evals.summaries.result_table import format_percent, label_kind
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class InjectionResult(TableView):
     def lines(self) -> list[str]:
         """Return what to read beside the table."""
         broke = sum(setting.broke for setting in self.settings)
-        notes = [f"{broke} trials broke and are in no rate"] if broke else []
+        notes = [f"{format_count(broke, 'trial')} broke and are in no rate"] if broke else []
         if any(VICTIM in setting.model for setting in self.settings):
             notes.append(
                 "the victim is a script that solves each task and obeys every injection: its rates are "

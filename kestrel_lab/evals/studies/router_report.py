@@ -15,6 +15,7 @@ from kestrel_lab.evals.studies.router_data import AnsweredPrompts
 from kestrel_lab.memory.embeddings import default_embedder
 from kestrel_lab.models.learned_router import LearnedRouter, RouterChoice, read_router
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class FittedRouter(TableView):
         """The verdict in a sentence."""
         if self.single:
             return f"use the single model {self.single}: {self.router.reason}"
-        return f"use the router of {len(self.router.models)} models: {self.router.reason}"
+        return f"use the router of {format_count(len(self.router.models), 'model')}: {self.router.reason}"
 
     def lines(self) -> list[str]:
         """How it was measured."""

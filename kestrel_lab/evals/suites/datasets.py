@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.expressions.templates import references_in, render_template
 from kestrel_lab.core.json_types import Json, loads
@@ -69,7 +70,7 @@ def select_rows(
     if sample is None:
         return kept
     if sample > len(kept):
-        raise UsageError(f"a sample of {sample} cannot be drawn from {len(kept)} rows")
+        raise UsageError(f"a sample of {sample} cannot be drawn from {format_count(len(kept), 'row')}")
     places = sorted(random.Random(seed).sample(range(len(kept)), sample))  # meant to be the same each time  # noqa: S311
     return [kept[place] for place in places]
 
@@ -168,8 +169,8 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[Row]:
                 number += 1
                 if len(cells) > len(names):
                     raise UsageError(
-                        f"{path}: row {number} (line {line}) has {len(cells)} cells, and there are "
-                        f"{len(names)} columns"
+                        f"{path}: row {number} (line {line}) has {format_count(len(cells), 'cell')} for "
+                        f"{format_count(len(names), 'column')}"
                     )
                 yield Row(
                     place=f"row {number} (line {line})",

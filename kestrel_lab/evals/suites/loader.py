@@ -39,6 +39,7 @@ from kestrel_lab.evals.suites.repository_checkouts import check_place
 from kestrel_lab.models.cassettes.scrub import check_pattern
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.execution.artifacts import as_text
+from kestrel_lab.views.formatting import format_count
 
 MAX_ROWS_TOLD: Final = 5
 """Mistakes in rows of one table that are reported."""
@@ -350,7 +351,8 @@ def expand_matrix(matrix: Mapping[str, Sequence[Any] | Mapping[str, Any]]) -> li
     combinations = [*product(*named.values())]
     if len(combinations) > MOST_CONFIGS:
         raise UsageError(
-            f"the matrix makes {len(combinations)} configurations, more than {MOST_CONFIGS}: leave out values"
+            f"the matrix makes {format_count(len(combinations), 'configuration')}, more than "
+            f"{MOST_CONFIGS}: leave out values"
         )
     differing = [place for place, values in enumerate(named.values()) if len(values) > 1] or [0]
     return [

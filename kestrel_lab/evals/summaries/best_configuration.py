@@ -14,6 +14,7 @@ from kestrel_lab.evals.stats.difference import Difference, Question, compare_sce
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.result_table import format_percent, label_kind
+from kestrel_lab.views.formatting import format_count
 
 if TYPE_CHECKING:  # loads pydantic
     from kestrel_lab.evals.suite import CountErrors
@@ -69,7 +70,9 @@ def best_configuration(
     if open_ones:
         said.append(f"These trials do not tell whether it is better than {_named(open_ones)}.")
     if any(map(_surprises, known)):
-        said.append(f"p allows for all {pairs} pairs of configurations, the interval does not.")
+        said.append(
+            f"p allows for all {format_count(pairs, 'pair')} of configurations, the interval does not."
+        )
     if known and all(d.scope == "these scenarios" for d in known):
         said.append("This speaks of these scenarios only; from six on it speaks of scenarios like these.")
     return " ".join(said)

@@ -20,6 +20,7 @@ from kestrel_lab.evals.stats.label_correction import (
 )
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.views.formatting import format_count
 
 _JUDGED: Final = "graded by "
 """How the scores of a model judge begin."""
@@ -138,4 +139,4 @@ def corrected_text(columns: Mapping[str, Any]) -> str:
         return f"{columns['labels']} of {ENOUGH_LABELS} labels"
     rate, low, high = (100 * columns[f"corrected_rate{end}"] for end in ("", "_low", "_high"))
     worth = f" worth {columns['labels_worth']:.0f}" if math.isfinite(columns["labels_worth"]) else ""
-    return f"{rate:.0f} % ({low:.0f}–{high:.0f}), {columns['labels']} labels{worth}"
+    return f"{rate:.0f} % ({low:.0f}–{high:.0f}), {format_count(columns['labels'], 'label')}{worth}"

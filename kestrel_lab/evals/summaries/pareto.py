@@ -18,6 +18,7 @@ from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
 from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.elements import paragraph_html, table_html
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class Frontier:
         names = ", ".join(point.name for point in self.points if point.front)
         return (
             f"<front of {_column_label(self.quality)} against {_column_label(self.price)}: {names} of "
-            f"{len(self.points)} configurations>"
+            f"{format_count(len(self.points), 'configuration')}>"
         )
 
     def _repr_html_(self) -> str:

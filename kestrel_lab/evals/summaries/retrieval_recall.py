@@ -19,6 +19,7 @@ from kestrel_lab.evals.summaries.result_table import label_kind
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.retrieval.hits import Retrieval
 from kestrel_lab.retrieval.trace_events import retrievals_in
+from kestrel_lab.views.formatting import format_count
 
 RECALL_COLUMNS: Final = (
     "scenario",
@@ -136,7 +137,10 @@ def _why_never_named(
     if asked:
         steps = [step for one in asked for step in one.steps]
         untold = any(step.found > len(step.chosen) + len(step.dropped) for step in steps)
-        why = f"no search names it; {max((step.found for step in steps), default=0)} files matched at most"
+        why = (
+            f"no search names it; "
+            f"{format_count(max((step.found for step in steps), default=0), 'file')} matched at most"
+        )
         return (
             ("behind" if untold else "unmatched"),
             "",
@@ -146,4 +150,8 @@ def _why_never_named(
     if not shown:
         lacking = f"the agent never called {check.tool}" if check.tool else "the agent was shown no results"
         return "not looked for", "", f"{lacking}; it called {', '.join(tools) or 'no tool'}"
-    return "unmatched", "", f"none of {len(shown)} results of {check.tool or ', '.join(tools)} names it"
+    return (
+        "unmatched",
+        "",
+        f"none of {format_count(len(shown), 'result')} of {check.tool or ', '.join(tools)} names it",
+    )

@@ -10,6 +10,7 @@ from typing import Any
 import apsw
 
 from kestrel_lab.core.errors import StoreError
+from kestrel_lab.core.sanitize import full_stop
 from kestrel_lab.host.filesystem import private_file, private_folder
 from kestrel_lab.language.code_tokens import index_text
 from kestrel_lab.language.grammars import absent_grammars
@@ -64,7 +65,9 @@ def open_index(path: Path) -> apsw.Connection:
         private_file(path)
         connection = apsw.Connection(os.fspath(path))
     except (OSError, apsw.CantOpenError) as error:
-        raise StoreError(f"no index can be kept at {path}: {error}. Choose another home folder") from error
+        raise StoreError(
+            f"no index can be kept at {path}: {full_stop(error)} Choose another home folder"
+        ) from error
     try:
         connection.set_busy_timeout(_BUSY_MS)
         # An index can be made again: a power cut may cost its last moments, not the order within it.

@@ -10,6 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Event, RunStarted
 from kestrel_lab.core.json_types import Json
@@ -94,11 +95,7 @@ def with_images(messages: Sequence[Message], store: SessionStore) -> Sequence[Me
 def _load_images(message: Message, store: SessionStore) -> Message:
     found = [(image, store.results.path(image.blob)) for image in message.images]
     gone = sum(path is None for _, path in found)
-    text = (
-        f"{message.text}\n[{gone} image{'' if gone == 1 else 's'} no longer kept]".strip()
-        if gone
-        else message.text
-    )
+    text = f"{message.text}\n[{format_count(gone, 'image')} no longer kept]".strip() if gone else message.text
     loaded = tuple(
         replace(image, data=path.read_text(encoding="ascii")) for image, path in found if path is not None
     )

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import FilesApplied
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import sanitize_text
+from kestrel_lab.core.sanitize import full_stop, sanitize_text
 from kestrel_lab.core.text_files import decode_text
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
@@ -86,7 +87,7 @@ class ForkChanges(TextView):
         return len(self.changes)
 
     def __repr__(self) -> str:
-        count = f"{len(self.changes)} path{'' if len(self.changes) == 1 else 's'}"
+        count = f"{format_count(len(self.changes), 'path')}"
         if not self.changes:
             head = f"run {self.run} has changed no file of its copy that {self.workspace} does not have"
         elif self.applied:
@@ -186,13 +187,15 @@ def apply_changes(
             f"{names_of([one.path for one in changes.changes])}"
         )
     if refused := [f"{one.path}: {one.refused}" for one in chosen if one.refused]:
-        raise UsageError(f"nothing was applied: {'; '.join(refused)}. Take over the rest by naming its paths")
+        raise UsageError(
+            f"nothing was applied: {full_stop('; '.join(refused))} Take over the rest by naming its paths"
+        )
     if not force and (conflicts := [f"{one.path}: {one.conflict}" for one in chosen if one.conflict]):
         ways = (
             "Take over the rest by naming its paths, or apply with force (--force) if what is there "
             "may be lost"
         )
-        raise UsageError(f"nothing was applied: {'; '.join(conflicts)}. {ways}")
+        raise UsageError(f"nothing was applied: {full_stop('; '.join(conflicts))} {ways}")
     chosen = [replace(one, before=one.live, conflict="") if one.conflict else one for one in chosen]
     diff = _diff(chosen, changes.copy, changes.workspace)
     _Application(Workspace(changes.workspace), changes.copy)(chosen)

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.events.union import FilesKept, Record, RunForked, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import full_stop
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.approvals.undo import effects_of
 from kestrel_lab.tools.files.snapshots import Entry, Snapshot, SnapshotStore, entries_from_json
@@ -71,7 +72,8 @@ def files_at(store: SessionStore, snapshots: SnapshotStore, run_id: str, at: int
             entries = read_snapshot(folder, snapshots)
         except (OSError, ValueError) as error:
             raise UsageError(
-                f"no copy of {folder} can be made for a fork: {error}. Fork in the folder itself with "
+                f"no copy of {folder} can be made for a fork: {full_stop(error)} Fork in the "
+                f"folder itself with "
                 "in_place=True (--in-place)"
             ) from error
         source = "the files as they are now"

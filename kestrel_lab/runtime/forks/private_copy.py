@@ -20,6 +20,7 @@ from typing import Final, cast
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import FilesTainted
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import full_stop
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.filesystem import private_folder
@@ -132,7 +133,8 @@ def make_copy(
     except OSError as error:
         remove_copy(snapshots.home, run_id)
         raise UsageError(
-            f"no private copy of {live} could be made for the fork: {error}. Make room, or fork with "
+            f"no private copy of {live} could be made for the fork: {full_stop(error)} Make room, "
+            f"or fork with "
             "in_place=True"
         ) from error
     return {

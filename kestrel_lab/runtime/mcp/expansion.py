@@ -20,7 +20,7 @@ from kestrel_lab.core.errors import ToolError, UsageError, did_you_mean
 from kestrel_lab.core.events.union import McpCandidateFound, McpInstalled, ToolsShown
 from kestrel_lab.core.json_types import Json, readable
 from kestrel_lab.core.messages import ToolRequest
-from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.core.sanitize import full_stop, one_line, sanitize_text
 from kestrel_lab.language.words import name_parts
 from kestrel_lab.mcp.registry.catalogue import Package
 from kestrel_lab.mcp.registry.install import (
@@ -301,7 +301,8 @@ class Expansion:
             )
             can = [name for name, one in known.items() if one.lock]
             msg = (
-                f"{why}. {f'{did_you_mean(server, can)}. ' if can else ''}Look with {FIND_TOOL} first, "
+                f"{full_stop(why)} {f'{did_you_mean(server, can)}. ' if can else ''}Look with "
+                f"{FIND_TOOL} first, "
                 "and use the name that it returns"
             )
             raise ToolArgumentsError(msg)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.events.union import ModelAnswered, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json, content_key, readable
 from kestrel_lab.core.notes import GUIDING, NAMES, Note
@@ -143,11 +144,7 @@ def learn_repository(workspace: Path, run: str, at: float) -> Iterator[Note]:
 
 def _about(count: int, what: str) -> str:
     """Return a rounded count, which stays the same while a repository grows a little."""
-    return (
-        f"{count} {what}{'s' * (count != 1)}"
-        if count < 10
-        else f"about {round(count, 1 - len(str(count)))} {what}s"
-    )
+    return format_count(count, what) if count < 10 else f"about {round(count, 1 - len(str(count)))} {what}s"
 
 
 def _failure(event: ToolAnswered) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered, Record, ToolAnswered
 from kestrel_lab.core.expressions.templates import escape_template
@@ -52,7 +53,7 @@ class MacroProposal(TextView):
     """Number of calls the macro would have saved so far."""
 
     def __repr__(self) -> str:
-        found = f"called {self.occurrences} times in {len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
+        found = f"called {self.occurrences} times in {format_count(len(self.runs), 'run')}"
         return f"proposed: {self.macro!r}\n  {found}; would have saved {self.saved_calls} calls"
 
 

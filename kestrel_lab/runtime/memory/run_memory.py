@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.events.union import ApprovalAsked, MemoryRecalled, MemoryStored
 from kestrel_lab.core.json_types import Json, content_key
@@ -122,9 +123,7 @@ class _NoteTools:
             for note in self._forgets().chosen(selector, self.place)
         ]
         lines = [f"- {note['kind']} {note['id']}{_taint_suffix(note)}: {note['text']}" for note in found]
-        return "\n".join(
-            [f"{selector} means {len(found)} note{'' if len(found) == 1 else 's'}:", *lines, SHOW]
-        )
+        return "\n".join([f"{selector} means {format_count(len(found), 'note')}:", *lines, SHOW])
 
     async def forget(self, selector: str) -> str:
         memory = self._forgets()

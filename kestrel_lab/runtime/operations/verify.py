@@ -13,6 +13,7 @@ from typing import Any, cast
 from kestrel_lab.answers.claim_markdown import as_markdown, asks_for_claims, claims_given
 from kestrel_lab.answers.contracts import contract_named, is_abstention
 from kestrel_lab.checks.llm_judge import SCHEMA, judge_prompt, verdict_of
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.citations import Span, is_current
 from kestrel_lab.core.errors import UnmetError, UsageError
 from kestrel_lab.core.events.union import ModelEscalated, StepFinished, VerifierFinished, VerifierStarted
@@ -85,7 +86,7 @@ async def verify(scope: Scope) -> Done:
         return Done(output=answer if order.claims else order.answer)
     issues = [*form, *issues]
     if over:
-        times = f"{order.rounds} repair{'s' * (order.rounds != 1)}"
+        times = f"{format_count(order.rounds, 'repair')}"
         raise UnmetError(
             f"the answer does not meet its criteria after {times}: "
             f"{'; '.join(one_line(issue, 300) for issue in issues)}"

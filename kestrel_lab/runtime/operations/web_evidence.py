@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import escape_surrogates, one_line, sanitize_text
@@ -144,8 +145,8 @@ class EvidenceBundle:
         read = sum(row.fetched for row in self.results)
         sure = "confidence none" if self.confidence is None else f"confidence {self.confidence:.2f}"
         return (
-            f"{_count_text(len(self.facts), 'fact')} from {_count_text(read, 'page')} read, "
-            f"{_count_text(len(self.results), 'result')}, {sure}"
+            f"{format_count(len(self.facts), 'fact')} from {format_count(read, 'page')} read, "
+            f"{format_count(len(self.results), 'result')}, {sure}"
         )
 
     def text(self) -> str:
@@ -205,10 +206,6 @@ class EvidenceBundle:
                 table_html(("", "title", "address", "snippet", "state"), results) if results else "",
             ]
         )
-
-
-def _count_text(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 # Checking the quotes of facts.

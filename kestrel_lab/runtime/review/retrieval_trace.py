@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Event, RetrievalStep
-from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.sanitize import full_stop, one_line
 from kestrel_lab.retrieval.explain import FileExplanation, explain_missing, index_path, last_step_about
 from kestrel_lab.retrieval.hits import Retrieval
 from kestrel_lab.retrieval.indexing.index import CodeIndex
@@ -83,7 +83,9 @@ class RunRetrieval(PartsView):
             f"{MAX_LISTED}: it is behind these, or did not match"
         )
         return FileExplanation(
-            path=name, state="behind", reason=f"{reason}. Ranked anew: kestrel search QUERY --explain {name}"
+            path=name,
+            state="behind",
+            reason=f"{full_stop(reason)} Ranked anew: kestrel search QUERY --explain {name}",
         )
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

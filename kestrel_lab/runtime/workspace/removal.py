@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.json_types import dumps
-from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.sanitize import full_stop, one_line
 from kestrel_lab.eventlog.removal import (
     RemovalPlan,
     plan_removal,
@@ -269,7 +269,8 @@ def _rewritten(lab: Services, removal: Removal) -> Removal:
         # The runs are gone already; only the room in the files stays taken.
         return replace(
             removal,
-            problem=f"Parts of the text may still be in the files of the log: {error}. Then: kestrel gc",
+            problem=f"Parts of the text may still be in the files of the log: {full_stop(error)} "
+            f"Then: kestrel gc",
         )
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
-from kestrel_lab.core.sanitize import head_tail, overwrite_lines
+from kestrel_lab.core.sanitize import head_tail, one_line, overwrite_lines
 
 MOST_PRINTED = 200_000
 """Characters of printed text that are kept."""
@@ -249,6 +249,36 @@ def _cut_hidden(trace: TracebackType | None) -> None:
         if "__tracebackhide__" in trace.tb_next.tb_frame.f_locals:
             trace.tb_next = None
         trace = trace.tb_next
+
+
+FRAME_ROWS: Final = 20
+FRAME_COLUMNS: Final = 12
+_CELL_CHARS: Final = 60
+
+
+def frame_table(value: object) -> list[list[str]]:
+    """Return the beginning of a pandas frame as texts: headings, then row by row; empty for anything else.
+
+    Of the data of the frame and never of its HTML, which a class may make up.
+    """
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(value, pandas.DataFrame):
+        return []
+    try:
+        shown = value.iloc[:FRAME_ROWS, :FRAME_COLUMNS]
+        rows = [["", *map(_cell_text, shown.columns)]]
+        for name, *cells in shown.itertuples(name=None):
+            rows.append([_cell_text(name), *map(_cell_text, cells)])
+    except Exception:  # objects whose own text fails  # noqa: BLE001
+        return []
+    if shown.shape != value.shape:
+        size = f"{value.shape[0]:,} rows × {value.shape[1]:,} columns"
+        rows.append([f"… of {size}", *[""] * shown.shape[1]])
+    return rows if len(rows) > 1 else []
+
+
+def _cell_text(value: object) -> str:
+    return one_line(f"{value:.6g}" if isinstance(value, float) else str(value), _CELL_CHARS)
 
 
 def show_drawn() -> None:

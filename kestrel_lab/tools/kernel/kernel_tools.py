@@ -217,6 +217,7 @@ def _record(ran: ExecutionResult, kernel: str, about: CodeContext, ctx: ToolCont
             error=ran.reason,
             undoable=not any(change.lost for change in ran.changes),
             code=ctx.redactor.text(code),
+            table=[[ctx.redactor.text(cell) for cell in cells] for cells in ran.table],
         ),
         ran.output.images,
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import ConflictError
-from kestrel_lab.tools.kernel.capture import IMAGES, Output, capture_output, show_drawn
+from kestrel_lab.tools.kernel.capture import IMAGES, Output, capture_output, frame_table, show_drawn
 from kestrel_lab.tools.kernel.fork import Fork, copied_values
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
 from kestrel_lab.tools.kernel.preview import Preview, PreviewJob
@@ -143,6 +143,11 @@ def stop_button() -> Iterator[threading.Event]:
             task.uncancel()
 
 
+def _table_alone(output: Output, value: object) -> list[list[str]]:
+    """Return the table of a frame that is all that code put out."""
+    return [] if output.printed or output.displayed or output.error else frame_table(value)
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
     """Result of code that was executed."""
@@ -160,6 +165,8 @@ class ExecutionResult:
     """The display data of what its last expression gave."""
     stopped: bool = False
     """True if a person stopped it."""
+    table: list[list[str]] = field(default_factory=list)
+    """Of a data frame that its last expression gave, see `frame_table`; empty where it printed, too."""
 
     @property
     def error(self) -> str:
@@ -314,7 +321,14 @@ class LiveKernel:
         output.displayed += [({media: content}, {}) for media, content in preview.images]
         output.displayed += [({"text/plain": text}, {}) for text in preview.shown]
         ran = ExecutionResult(
-            "adopted", output, preview.given, changes, before.key, tuple(given_up), self._bundle(given)
+            "adopted",
+            output,
+            preview.given,
+            changes,
+            before.key,
+            tuple(given_up),
+            self._bundle(given),
+            table=_table_alone(output, given),
         )
         if show:
             self.show(ran, run)
@@ -392,7 +406,15 @@ class LiveKernel:
         # The time limit sends the same signal.
         stopped = pressed.is_set() and not late.is_set()
         ran = ExecutionResult(
-            "executed", output, given, changes, before.key, tuple(given_up), bundle, stopped
+            "executed",
+            output,
+            given,
+            changes,
+            before.key,
+            tuple(given_up),
+            bundle,
+            stopped,
+            _table_alone(output, output.value),
         )
         if show:
             self.show(ran, run)
@@ -410,12 +432,13 @@ class LiveKernel:
     def show(self, ran: ExecutionResult, run: str) -> None:
         """Show the person what came of code, with its whole display data, below the cell that runs.
 
-        A panel that shows the run has all that is text and figures; then only the rest is shown.
+        A panel that shows the run has all that is text, figures and tables; then only the rest is shown.
         """
         from IPython.display import display
 
         for output in ran.outputs:
-            if run in self.panels and not set(output.get("data", ())) - _IN_PANEL:
+            tabled = output["output_type"] == "execute_result" and bool(ran.table)
+            if run in self.panels and (tabled or not set(output.get("data", ())) - _IN_PANEL):
                 continue
             if output["output_type"] == "stream":
                 (sys.stderr if output["name"] == "stderr" else sys.stdout).write(output["text"])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kestrel_lab.core.calls import CONTAINER
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.sanitize import full_stop
 from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.command_lines import bwrap_path, check_workspace, launch_with_places
 from kestrel_lab.tools.sandbox.launcher_client import Launch
@@ -76,7 +77,7 @@ def choose_level(
             raise UsageError(msg)
         if problem := _problem(sandbox.level, sandbox, workspace, written=written):
             raise UsageError(
-                f"sandbox level {sandbox.level.name} is not available: {problem}. Fix this, or set "
+                f"sandbox level {sandbox.level.name} is not available: {full_stop(problem)} Fix this, or set "
                 "sandbox = auto for the highest level that works"
             )
         return Choice(level=sandbox.level)

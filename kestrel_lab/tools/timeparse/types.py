@@ -8,6 +8,7 @@ from typing import Literal, NoReturn
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import full_stop
 from kestrel_lab.tools.timeparse.normalize import MONTH_NAMES
 from kestrel_lab.tools.timeparse.zones import Choice, Zone
 from kestrel_lab.views.html.fact_tables import FactsView
@@ -113,7 +114,7 @@ def calendar_day(year: int, month: int, day: int) -> date:
 
 def refuse_expression(text: str, why: str, instead: str) -> NoReturn:
     """Raise the `UsageError` of an expression that must not be guessed."""
-    raise UsageError(f"cannot tell what {text!r} means: {why}. Write {instead}")
+    raise UsageError(f"cannot tell what {text!r} means: {full_stop(why)} Write {instead}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
+from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.core.json_types import Json
@@ -53,6 +54,7 @@ STATES: Final = {
 it has no colour.
 """
 _MARKS: Final = {"kst-formula", "kst-claim", *(f"kst-{name}" for name in (*_COLOURS, *STATES))}
+_VOID: Final = frozenset({"br", "hr"})
 _MATHML: Final = frozenset(
     (
         "math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover "
@@ -148,6 +150,39 @@ def markdown_html(
     )
     # Once more: a character reference can stand for a hidden character.
     return sanitize_text(clean)
+
+
+def markdown_nodes(text: str) -> list[Json]:
+    """Return Markdown as what a page builds elements of without ever parsing HTML: texts, and lists of a tag,
+    the address of a link or "", and what is inside. Formulas are texts.
+    """
+    reader = _Nodes()
+    reader.feed(markdown_html(text))
+    reader.close()
+    return reader.top
+
+
+class _Nodes(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.top: list[Json] = []
+        self._open: list[list[Json]] = [self.top]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in _TAGS:
+            return
+        address = dict(attrs).get("href") or ""
+        node: list[Json] = [tag, address if address.startswith(_WEB) else ""]
+        self._open[-1].append(node)
+        if tag not in _VOID:
+            self._open.append(node)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in _TAGS and tag not in _VOID and len(self._open) > 1:
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self._open[-1].append(data)
 
 
 def code_html(language: str, code: str, *, styled: bool = False) -> str:

@@ -189,7 +189,7 @@ def test_a_range_of_commits_gives_one_frame(repo, lab, made):
     reporter = RecordingReporter()
     again = asyncio.run(run_commits(lab, repo / "suite.yaml", "c3..c6", reporter=reporter))
     assert (again.lines()[-1], reporter.reports) == (
-        "24 of these trials were stored before",
+        "of these trials stored before: 24",
         [(24, 24, "24 taken from earlier runs")],
     )
     assert git(repo, "status", "--porcelain") == ""
@@ -389,7 +389,7 @@ def test_a_killed_run_goes_on_where_it_was(repo):
     finally:
         session.close()
     assert len(rows) == len({row.key for row in rows}) == len(found.frame) == 16
-    assert found.notes == (f"{before} of these trials were stored before",)
+    assert found.notes == (f"of these trials stored before: {before}",)
     assert git(repo, "worktree", "list").count("\n") == 0
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from greetings import RUBRIC
+from greetings import RUBRIC, suite
 from made_rows import row
 
 from kestrel_lab.core.errors import CheckError, UsageError
@@ -194,3 +194,10 @@ def test_what_cannot_be_asked_is_said(lab):
         ask(lab)
     with pytest.raises(UsageError, match="no trial of suite 'demo' can be judged"):
         asyncio.run(judge_trials(lab.store, "demo", [], [grader()], RUBRIC))
+
+
+def test_a_suite_has_its_judges_measured_in_a_lab(lab):
+    """`suite.judge(…, lab=lab)` is `lab.evals.judge(suite, …)`: a suite knows no log."""
+    found = asyncio.run(suite(12).judge(grader(), lab=lab))
+    assert found.notes == ("12 verdicts asked for, 0 in the log",)
+    assert found.frame.equals(asyncio.run(lab.evals.judge(suite(12))).frame)

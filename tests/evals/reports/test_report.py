@@ -14,7 +14,6 @@ from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.evals.commits.comparison import Comparison, Side
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.gate_bounds import Gate
-from kestrel_lab.evals.reports.pages import Transcripts
 from kestrel_lab.evals.reports.plots import configs_figure
 from kestrel_lab.evals.reports.suite_page import trials_of, write_page, write_suite_page
 from kestrel_lab.evals.suite import Config, Scenario, Suite
@@ -222,19 +221,6 @@ def test_equal_results_give_equal_pages(tmp_path, found):
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_pages_stay_small(found):
-    """Beyond the room for transcripts trials are told in a line with their anchor; a run that is asked for
-    twice is linked.
-    """
-    rows = found.head.rows
-    few = Transcripts(found.store, chars=1)
-    told = [few.folded(row) for row in rows]
-    assert [text.startswith("<details") for text in told] == [True] + [False] * 6
-    assert all(f'id="run-{row.result["run"]}"' in text for row, text in zip(rows, told, strict=True))
-    assert all("no room for more transcripts" in text for text in told[1:])
-    assert few.folded(rows[0]).startswith('<p><a href="#run-')
-
-
 def test_a_very_long_run_is_cut(tmp_path, monkeypatch):
     """The beginning of a long transcript is shown, how much is missing is said, and so is how to see it."""
     lab = Lab(tmp_path / "home", env={})
@@ -242,13 +228,6 @@ def test_a_very_long_run_is_cut(tmp_path, monkeypatch):
         long = [[("tree", {})] for _ in range(60)] + ["42"]
         suite = a_suite().model_copy(update={"scenarios": a_suite().scenarios[:1]})
         (row,) = asyncio.run(run_suite(lab, suite, configs={"c": ScriptedModel(long)})).rows
-        whole = Transcripts(lab.store).folded(row)
-        events = len(lab.store.records(row.result["run"]))
-        assert events > 50
-        assert "more events" not in whole
-        cut = Transcripts(lab.store, run_chars=len(whole) // 3).folded(row)
-        assert len(cut) < len(whole) / 2
-        assert re.search(rf"and \d+ more events: <code>kestrel show {row.result['run']}</code>", cut)
         monkeypatch.setattr("kestrel_lab.evals.reports.page_data.TRANSCRIPT_CHARS", 1_000)
         trials = trials_of(suite, [row], lab.store)
         shown = trials.detail(row)["transcript"]

@@ -310,6 +310,6 @@ def test_searches_are_left_out_and_the_suites_order_kept(lab):
 def test_many_checks_that_keep_their_scores_are_told_briefly(lab):
     """A long suite does not fill the screen with one line per check."""
     found = replace(asyncio.run(rescore_trials(lab, suite(FILE))), kept={f"check {n}": 1 for n in range(30)})
-    assert "check 4 (1 trials)" in repr(found)
+    assert "check 4 (1 trial)" in repr(found)
     assert "check 5" not in repr(found)
     assert "and 25 more checks" in repr(found)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from result_pages import page_details, page_index
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.execution.runner import TrialsToRun
@@ -91,12 +92,17 @@ def test_what_helps_and_what_harms_is_found(tmp_path: Path, session: Lab) -> Non
     assert "learner (scripted)" in found.headline
     assert "No real model answered for: learner (scripted)." in text
     assert "could not be decided" in text
-    page = found.report(tmp_path / "out" / "page.html").read_text()
-    html = found._repr_html_()
-    for shown in (page, html):
+    page = found.report(tmp_path / "out" / "page.html")
+    index = page_index(page)
+    assert index["verdict"] == f"{found.headline}."
+    (plot,) = index["plots"]
+    assert [row["tone"] for row in plot["rows"]][:2] == ["good", "bad"]
+    effects, parts = (table for _, table in index["tables"])
+    assert [row[1] for row in effects[1]] == [row[1] for row in parts[1]] == list(frame["verdict"])
+    assert len(index["trials"]) == 240
+    assert "with parts " in str(page_details(page)[0]["model"])
+    for shown in (page.read_text(), found._repr_html_()):
         assert "<b>not</b>" not in shown
-        assert "no difference shown" in shown
-    assert "1: helps" in page
     axes = found.plot().axes
     assert [one.get_xlabel() for one in axes] == [
         "effect on the success rate, points, 95 % interval",

@@ -150,7 +150,7 @@ def test_rows_of_parquet_become_json(tmp_path):
             "a.csv",
             "q,a\nx,1,2\n",
             '{file: a.csv, goal: "{{q}}", checks: [{answer_contains: x}]}',
-            "s.yaml:2: scenarios_from[0]: a.csv: row 1 (line 2) has 3 cells, and there are 2 columns",
+            "s.yaml:2: scenarios_from[0]: a.csv: row 1 (line 2) has 3 cells for 2 columns",
         ),
         (
             "a.csv",
@@ -214,7 +214,7 @@ def test_rows_of_parquet_become_json(tmp_path):
             "a.csv",
             "q\nx\n",
             '{file: a.csv, goal: "{{q}}", sample: 2, checks: [{answer_contains: x}]}',
-            "s.yaml:2: scenarios_from[0]: a sample of 2 cannot be drawn from 1 rows",
+            "s.yaml:2: scenarios_from[0]: a sample of 2 cannot be drawn from 1 row",
         ),
         (
             "a.csv",

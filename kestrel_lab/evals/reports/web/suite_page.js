@@ -29,6 +29,15 @@ const MOST_MARKS = 10; // of one cell; more are counted
 const CHUNK = 60; // rows that are drawn at once
 const MOST_PRINTED = 2000; // rows
 
+// Markdown comes as nodes, texts and [tag, address, …inside], and is built without any HTML.
+const TAGS = new Set("a blockquote br code em h3 h4 h5 h6 hr li ol p pre s span strong table tbody td th thead tr ul div".split(" "));
+const built = nodes => nodes.map(node => {
+  if (typeof node === "string") return node;
+  const [tag, address, ...inside] = node, made = make(TAGS.has(tag) ? tag : "span", "", ...built(inside));
+  if (tag === "a" && /^(https?:|mailto:)/.test(address)) set(made, { href: address, rel: "noopener noreferrer", target: "_blank" });
+  return made;
+});
+
 // Where the data come from: this document, with blocks that are unpacked as they are asked for.
 const unpack = async text => {
   const bytes = Uint8Array.from(atob(text), one => one.charCodeAt(0));
@@ -435,7 +444,7 @@ function showPage(root, source, options = {}) {
     const task = [section("Goal", text(known.goal || data.scenarios[scenario].goal), ...known.turns.map(turn => text(`then: ${turn}`))), ...(known.expected ? [section("Expected", text(known.expected))] : [])];
     if (sides.length === 1) {
       const [detail] = details;
-      return make("div", "one", make("div", "facts", outcomeLine(numbers[0], detail, sides[0]), ...task, section("Answer", answer(detail.answer)), section("Checks", checks(detail)), facts(numbers[0], detail)),
+      return make("div", "one", make("div", "facts", outcomeLine(numbers[0], detail, sides[0]), ...task, section("Answer", detail.nodes ? make("div", "answer formed", ...built(detail.nodes)) : answer(detail.answer)), section("Checks", checks(detail)), facts(numbers[0], detail)),
         make("div", "story", section("Transcript", ...transcript(detail, numbers[0]))));
     }
     const answers = details.map(detail => detail?.answer ?? "");
@@ -510,7 +519,7 @@ function showPage(root, source, options = {}) {
     const node = make("div", `row ${row.k} ${row.state}`);
     if (row.thinking) node.append(folded("thinking", make("div", "said", row.thinking)));
     if (row.k === "answer") node.append(make("small", "label", "answer"));
-    if (row.text) node.append(make("div", "said", row.text));
+    if (row.text) node.append(row.nodes ? make("div", "formed", ...built(row.nodes)) : make("div", "said", row.text));
     if (row.note) node.append(make("small", "soft", row.note));
     return node;
   }
