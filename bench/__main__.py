@@ -3,7 +3,7 @@
 One bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|routing|answers …`; the
 nearest vectors beside exact search: `python -m bench nearest`; recorded attacks: `python -m bench containment
 RUNS`; recorded judges of public pairs: `python -m bench judges CLONE`; whether the statistics keep what they
-state: `python -m bench coverage`, `python -m bench sequential`; one of the others: `python -m bench
+state: `python -m bench coverage`, `python -m bench sequential`, `python -m bench blame`; one of the others: `python -m bench
 kernel`.
 """
 
@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import (
+    blame,
     containment,
     coverage,
     finding,
@@ -144,6 +145,8 @@ def main() -> int:
         return containment.main(sys.argv[2:])
     if sys.argv[1:2] == ["coverage"]:
         return coverage.main(sys.argv[2:])
+    if sys.argv[1:2] == ["blame"]:
+        return blame.main(sys.argv[2:])
     if sys.argv[1:2] == ["sequential"]:
         return sequential.main(sys.argv[2:])
     if sys.argv[1:2] == ["nearest"]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kestrel_lab.cli.commands.blame import blaming
 from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.doctor import Doctor, config, known_models, run_diagnostics
 from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
@@ -79,6 +80,7 @@ app.command(epilog="Example: kestrel trust --show")(trust)
 app.command(epilog="Example: kestrel home --move, where .kestrel lies in the workspace")(home)
 app.add_typer(tainting)
 app.add_typer(chatting)
+app.add_typer(blaming)
 app.command("compare", epilog="The same as: kestrel eval compare SUITE BASE HEAD")(compare_commits)
 app.command("import", epilog="The same as: kestrel eval import FILE…")(import_files)
 

@@ -321,7 +321,7 @@ def resume(
         return Run(store, run_id, state, run=partial(run, lab), output=kind)
     if not take_over and owner.at_work(row.owner, run_id):
         raise owner.busy_message(run_id, row.owner)
-    ctx = _again(lab, run_id, run_id, state.started, state, options)
+    ctx = _again(lab, run_id, run_id, state.started, state, options, {})
     if not store.claim(row):
         raise owner.busy_message(run_id, store.run(run_id).owner)
     for record in store.records(run_id, after=state.events):  # written until the claim
@@ -345,12 +345,16 @@ def fork(
     result: str | None = None,
     stage: str = "",
     in_place: bool = False,
+    files: Path | None = None,
+    kept: StartOptions | None = None,
     output: type[T] | OutputForm | None = None,
     **given: Unpack[ResumeOptions],
 ) -> Run[T]:
     """Begin a run that shares events of another, on the running event loop; returns at once. See `Lab.fork`.
 
-    `stage` is the last completed stage of a run that is resumed so.
+    `stage` is the last completed stage of a run that is resumed so. `files` is a folder as the parent began
+    with it, where its own may be gone, as that of a trial is. `kept` are options that the parent was given
+    and no log has: `ports`, `resolve` and `containment`.
     """
     options, store = started_with(given, output), lab.store
     store.flush()
@@ -360,10 +364,10 @@ def fork(
     live, copy = branch.state.folder, branch.state.private_copy
     if not in_place:
         branch.state.private_copy = copy = copy_for_fork(
-            store, lab.recorders.store, fork_id, run_id, branch.state, branch.at
+            store, lab.recorders.store, fork_id, run_id, branch.state, branch.at, files
         )
     try:
-        ctx = _again(lab, fork_id, run_id, branch.began, branch.state, options)
+        ctx = _again(lab, fork_id, run_id, branch.began, branch.state, options, kept or {})
     except BaseException:
         if not in_place:
             remove_copy(lab.home, fork_id)
@@ -440,12 +444,19 @@ async def stop(lab: Services) -> None:
 
 
 def _again(
-    lab: Services, run_id: str, earlier: str, began: RunStarted, state: RunState, options: StartOptions
+    lab: Services,
+    run_id: str,
+    earlier: str,
+    began: RunStarted,
+    state: RunState,
+    options: StartOptions,
+    kept: StartOptions,
 ) -> RunContext:
     """Return the context of a run that goes on behind the events of `earlier`: with what is given anew,
-    else with what it began with.
+    else with what it began with, of which the log does not have what is `kept`.
     """
     check_resumable(options)
+    options = {**options, **kept}
     registry = lab.registry
     if state.private_copy and not Path(state.folder).is_dir():
         raise UsageError(
@@ -468,7 +479,7 @@ def _again(
         skills,
         expand=any(item["name"] == MCP_INSTALL for item in began.tools),
         steps=steps_without(late, state.left),
-        resolve=registry.resolve_model,
+        resolve=options.get("resolve") or registry.resolve_model,
         state=state,
     )
     output = OutputType.of(options.get("output"))
@@ -486,8 +497,8 @@ def _again(
         ),
         limits=options.get("limits") or Limits(**cast("dict[str, Any]", began.limits)),
         output=output or (OutputType(began.output) if began.output else None),
-        resolve=registry.resolve_model,
-        ports=lab.ports,
+        resolve=options.get("resolve") or registry.resolve_model,
+        ports=options.get("ports") or lab.ports,
         sandbox=lab.sandbox,
         skills=skills,
         containment=cast("contain.Containment", options.get("containment") or lab.options["containment"]),

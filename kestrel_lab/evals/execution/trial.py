@@ -94,7 +94,9 @@ _PARTS: Final = tuple(Identity.__dataclass_fields__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Judged:
+class Judged:
+    """What was found of a run that has ended."""
+
     outcome: Outcome
     reason: str = ""
     scores: tuple[Score, ...] = ()
@@ -192,13 +194,13 @@ async def run_trial(
         run, broke = await _run_earlier_tasks(lab, ask, begin, workspace)
         if run is None or not broke:
             run = begin(scenario.goal)
-            broke = await _finish(run)
+            broke = await finish_run(run)
         # Everything is on disk when a wait ends; `Run.records` would make the disk wait once more.
         records = tuple(lab.store.records(run.id))
         judged = (
-            _Judged(outcome="error", reason=broke)
+            Judged(outcome="error", reason=broke)
             if broke
-            else await _judge(
+            else await judge_run(
                 run,
                 scenario,
                 Trial(
@@ -263,7 +265,7 @@ def _ignore_wait(_: object) -> None:
     """Ignore what a grader waits for: it belongs to no run's log."""
 
 
-async def _finish(run: Run) -> str:
+async def finish_run(run: Run) -> str:
     """Wait for the run; returns what broke, if that is not the run's own end in the log."""
     try:
         await run.wait()
@@ -285,7 +287,7 @@ async def _run_earlier_tasks(
     run = None
     for goal in ask.scenario.before:
         run = begin(goal)
-        broke = await _finish(run)
+        broke = await finish_run(run)
         if broke or run.status is not RunStatus.COMPLETE:
             return (
                 run,
@@ -304,25 +306,26 @@ def _keep_macros(lab: Services, place: Workspace) -> None:
         macros.save(proposal.macro)
 
 
-async def _judge(run: Run, scenario: Scenario, trial: Trial) -> _Judged:
+async def judge_run(run: Run, scenario: Scenario, trial: Trial) -> Judged:
+    """Return how a run that has ended is judged by its scenario's checks, and by how it ended."""
     end = next(
         (record.event for record in reversed(trial.records) if isinstance(record.event, RunFinished)), None
     )
     if end is not None and end.outcome in ("error", "cancelled"):
-        return _Judged(outcome="error", reason=end.reason or end.outcome)
+        return Judged(outcome="error", reason=end.reason or end.outcome)
     try:
         scores = await _scores(scenario.checks, trial)
     except CheckError as error:
-        return _Judged(outcome="error", reason=str(error))
+        return Judged(outcome="error", reason=str(error))
     if end is None:
         tools = ", ".join(sorted({asked.tool for asked in run.questions})) or "a tool"
-        return _Judged(
+        return Judged(
             outcome="fail", reason=f"wanted to call {tools}, which only a person may allow", scores=scores
         )
     outcome, reason = outcome_of(
         trial.records, end, [(score.check, score.passed, score.reason) for score in scores]
     )
-    return _Judged(outcome=outcome, reason=reason, scores=scores, finish=end.finish)
+    return Judged(outcome=outcome, reason=reason, scores=scores, finish=end.finish)
 
 
 def outcome_of(
@@ -391,7 +394,7 @@ async def _scores(checks: Sequence[Check], trial: Trial) -> tuple[Score, ...]:
 def _result(
     ask: TrialRequest,
     run: Run,
-    judged: _Judged,
+    judged: Judged,
     *,
     model_name: str,
     model_kind: str,
