@@ -1,5 +1,5 @@
 """How often blame finds a planted error, at what cost, and whom it accuses where there is none: `python -m bench
-blame --out FOLDER`.
+blame --out FOLDER`; and how small failures become that are shrunk.
 
 Each case is a failed trial of a suite with a scripted agent of known rates, **no model**: it writes its notes
 turn by turn, one of them wrong in the trial that is blamed, and what its last turn answers is right with one
@@ -26,7 +26,7 @@ from typing import Any
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.evals.suite import Config, Scenario, Suite
+from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel, Turn
 
@@ -121,6 +121,77 @@ def table(cases: Sequence[Case]) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Small:
+    """One shrunk run."""
+
+    kind: str
+    share: float
+    """Of the events that were kept."""
+    files: int
+    whole_runs: float
+    reliable: bool
+
+
+def misled(request: ModelRequest) -> Turn:
+    """Read three files, and answer wrongly where one of them has the old price."""
+    done = sum(message.role == "assistant" for message in request.messages)
+    if done < 3:
+        return [("read_file", {"path": f"part{done}.txt"})]
+    return "the sum is 7" if any("old price" in one.text for one in request.messages) else "the sum is 42"
+
+
+async def shrink_one(seed: int) -> Small:
+    """Shrink a failure that comes from a turn of the history (even seeds), or from one of twelve files."""
+    random = Random(f"shrink {seed}")
+    with tempfile.TemporaryDirectory() as home:
+        if seed % 2:
+            files = {f"part{place}.txt": "some text\n" for place in range(12)}
+            files[f"part{random.randint(0, 2)}.txt"] = "old price\n"
+            scenario = (
+                suite_of(8)
+                .scenarios[0]
+                .model_copy(
+                    update={
+                        "place": InlineFiles(files=files),
+                        "tools": ("read_file", "list_directory", "write_file"),
+                    }
+                )
+            )
+            suite, model = Suite(name="misled", scenarios=(scenario,)), ScriptedModel(misled, name="misled")
+            agent = None
+        else:
+            turns = random.choice(LENGTHS)
+            agent = ChanceAgent(turns, random.randint(1, turns - 1), 1.0, 0.05, random)
+            suite, model = suite_of(turns), ScriptedModel(agent, name="chance")
+        async with Lab(home=home, model=model) as lab:
+            run = (await lab.eval(suite)).rows[0].run
+            if agent is not None:
+                agent.fails = False
+            found = await lab.evals.shrink(run, suite=suite, model=model)
+    return Small(
+        "history" if agent is not None else "file",
+        found.kept_events / found.events,
+        found.kept["file"],
+        found.whole_runs,
+        found.reliable,
+    )
+
+
+def small_table(small: Sequence[Small]) -> str:
+    """Return the medians of shrunk runs."""
+    said = []
+    for kind in ("history", "file", ""):
+        some = [one for one in small if kind in ("", one.kind)]
+        said.append(
+            f"{len(some)} failures{f' by a {kind}' if kind else ''} shrunk: median "
+            f"{100 * median(one.share for one in some):.0f} % of the events, "
+            f"{median(one.files for one in some):g} files, cost {median(one.whole_runs for one in some):.1f} "
+            f"whole runs; {sum(one.reliable for one in some)} fail reliably as they are kept."
+        )
+    return "\n".join(said)
+
+
 def first_stated(row: dict[str, Any]) -> int:
     """Return the first step of a recorded run that states the last number, name or phrase it ends with."""
     texts = [str(step["content"]) for step in row["history"]]
@@ -144,6 +215,10 @@ def read_logs(file: Path) -> str:
     )
 
 
+async def _shrink(number: int) -> list[Small]:
+    return [await shrink_one(seed) for seed in range(number)]
+
+
 async def _measure(each: int, runs: float) -> list[Case]:
     return [
         await blame_one(turns, before, after, seed, runs)
@@ -159,11 +234,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path("out/blame"))
     parser.add_argument("--each", type=int, default=20, help="Runs for each setting and length.")
     parser.add_argument("--runs", type=float, default=40.0, help="The budget of one blame in whole runs.")
+    parser.add_argument("--shrunk", type=int, default=40, help="Failures to shrink.")
     parser.add_argument("--logs", type=Path, help="The half of Who&When, JSON Lines.")
     asked = parser.parse_args(arguments)
     asked.out.mkdir(parents=True, exist_ok=True)
     cases = asyncio.run(_measure(asked.each, asked.runs))
-    text = "\n\n".join(filter(None, (table(cases), read_logs(asked.logs) if asked.logs else "")))
+    small = asyncio.run(_shrink(asked.shrunk))
+    parts = (
+        table(cases) if cases else "",
+        small_table(small) if small else "",
+        read_logs(asked.logs) if asked.logs else "",
+    )
+    text = "\n\n".join(filter(None, parts))
     (asked.out / "blame.md").write_text(text + "\n", encoding="utf-8")
     (asked.out / "blame.json").write_text(json.dumps([asdict(one) for one in cases], indent=1))
     print(text)

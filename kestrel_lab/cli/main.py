@@ -38,6 +38,8 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Reporter
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.evals.blame.receipt import Receipt
+from kestrel_lab.evals.blame.shrink import Shrunk
 from kestrel_lab.evals.commits.bisect_result import BisectResult
 from kestrel_lab.evals.commits.comparison import Comparison
 from kestrel_lab.evals.commits.history import History
@@ -306,6 +308,8 @@ def _show_result(console: Console, result: Any, *, followed: bool) -> int:  # on
             | History()
             | BisectResult()
             | Ablation()
+            | Receipt()
+            | Shrunk()
             | ServerTable()
             | Rulebook()
         ):

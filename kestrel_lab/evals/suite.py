@@ -44,6 +44,7 @@ from kestrel_lab.evals.suite_forms import (
     some,
     text_or_mapping,
 )
+from kestrel_lab.runtime.context.history import PastCall, PastTurn
 from kestrel_lab.runtime.options import ConfigOptions, Opt, model_of_runner, table, takes_options
 from kestrel_lab.runtime.security.containment import MODES
 from kestrel_lab.tools.tool import Tool
@@ -198,6 +199,30 @@ class Defaults(Declared):
     """
 
 
+class GivenCall(Declared):
+    """A call of a tool before a trial begins, with its answer."""
+
+    tool: Annotated[str, WrittenAs(Name)]
+    args: Mapping[str, Any] = {}
+    result: str = ""
+
+
+class GivenTurn(Declared):
+    """A turn of the agent before a trial begins: what it said, and its calls with their answers."""
+
+    text: str = ""
+    calls: Many[GivenCall] = ()
+
+    def definition(self) -> dict[str, Json]:
+        """Return all of it as JSON."""
+        return self.model_dump(mode="json")
+
+    @property
+    def past(self) -> PastTurn:
+        """The turn as a run takes it."""
+        return PastTurn(text=self.text, calls=tuple(PastCall(**dict(call)) for call in self.calls))
+
+
 class Scenario(Defaults):
     """A task with checks that decide whether it was done."""
 
@@ -208,6 +233,8 @@ class Scenario(Defaults):
     """Handed to the checks; of the built-in ones `graded` shows it to the grader."""
     weight: Annotated[float, WrittenAs(Annotated[float, Field(gt=0)])] = 1.0
     """How much the scenario counts in means over scenarios."""
+    history: Many[GivenTurn] = ()
+    """Turns of the agent behind which the trial begins; their calls are not made again."""
     turns: Many[Filled] = ()
     """What the user says after `goal`, in the same conversation, each after the answer to the one before."""
     containment: Annotated[str, OneOf(("", *MODES))] = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,9 +18,12 @@ from kestrel_lab.core.events.union import (
     BudgetWarned,
     Event,
     HealthChanged,
+    PlanProposed,
     RunForked,
     RunResumed,
     RunStarted,
+    StateTransition,
+    StepStarted,
 )
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
@@ -44,6 +48,7 @@ from kestrel_lab.runtime.agent.system_prompt import citation_instructions, syste
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import GivenTexts, guidance_texts
+from kestrel_lab.runtime.context.history import PastTurn
 from kestrel_lab.runtime.context.images import store_images
 from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools
 from kestrel_lab.runtime.context.run_context import Given, RunContext
@@ -105,13 +110,17 @@ def start(
     goal: str,
     *,
     output: type[T] | OutputForm | None = None,
+    history: Sequence[PastTurn] = (),
     **given: Unpack[RunOptions],
 ) -> Run[T]:
-    """Begin a run on the running event loop and return at once; see `Lab.start`."""
-    return _begin(lab, goal, started_with(given, output))
+    """Begin a run on the running event loop and return at once; see `Lab.start`.
+
+    A run with a `history` goes on behind these turns, as if the agent had made them: nothing is done again.
+    """
+    return _begin(lab, goal, started_with(given, output), history)
 
 
-def _begin(lab: Services, goal: str, options: StartOptions) -> Run:
+def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[PastTurn] = ()) -> Run:
     if not isinstance(goal, str):
         raise UsageError(f"the goal is of type {type(goal).__name__}: say in words what the run should do")
     if not goal.strip():
@@ -187,9 +196,32 @@ def _begin(lab: Services, goal: str, options: StartOptions) -> Run:
         images=store_images(options["images"], place, lab.store) if options["images"] else [],
     )
     ctx.state.apply(started, lab.store.create_run(ctx.run_id, started))
+    past = _past_events(lab, ctx, plan, history) if history else ()
     ctx.equip = registry.equipping(ctx, late, options.get("tools"), steps)
     missing = missing_servers(lab.mcp, but=late) if options.get("tools") is None and len(lab.mcp) else ()
-    return _launch(lab, ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
+    return _launch(lab, ctx, plan or Plan.single(goal), opening=(started, *past), missing=missing)
+
+
+def _past_events(
+    lab: Services, ctx: RunContext, plan: Plan | None, history: Sequence[PastTurn]
+) -> tuple[Event, ...]:
+    """Record turns that are given as the run's own, and return their events; refuses a plan."""
+    if plan is not None:
+        raise UsageError("turns are given to one agent that works on the goal: leave the plan out, or them")
+    assert ctx.state.started is not None
+    single = Plan.single(ctx.state.started.goal)
+    step = single.steps[0].id
+    past: list[Event] = [
+        PlanProposed(plan=single.as_json()),
+        StateTransition(source=RunStatus.PLANNING, target=RunStatus.EXECUTING),
+        StepStarted(step=step, goal=ctx.state.started.goal),
+    ]
+    for number, turn in enumerate(history, start=1):
+        past += turn.events(step, number, ctx.given.model.name)
+    for event in past:
+        lab.store.append(ctx.run_id, event)
+        ctx.state.apply(event, time.time())
+    return tuple(past)
 
 
 def _plan_of(

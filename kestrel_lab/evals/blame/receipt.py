@@ -230,7 +230,7 @@ class Receipt(ResultView):
         axes.set_xlabel("turn made anew, with all after it")
         axes.set_ylabel("%")
         axes.set_title(sanitize_text(self.headline), fontsize=10)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
         axes.legend(loc="best", fontsize=8)
         axes.grid(axis="y", alpha=0.3)
         return figure
@@ -242,7 +242,7 @@ class Receipt(ResultView):
             name: [asdict(one) for one in value] if name in ("turns", "reruns", "repairs") else value
             for name, value in given.items()
         }
-        said = {
+        said: dict[str, Any] = {
             "verdict": self.verdict,
             "steps": list(self.steps),
             "posterior": list(self.posterior),

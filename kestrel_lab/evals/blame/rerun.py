@@ -189,6 +189,18 @@ class Reruns:
                 "runs cannot be tried without doing that again. kestrel blame answers such calls from the log"
             )
 
+    @asynccontextmanager
+    async def folder(self) -> AsyncIterator[Path]:
+        """Open the folder in which the run worked, or one as it began with, where that of a trial is gone."""
+        if self._has_files or self.ready is None:
+            yield self.run.files.folder
+            return
+        source = self.ready.sources[self.scenario.id]
+        async with trial_workspace(
+            self.scenario, source, guidance=self.config.guidance, named=self.named_guidance
+        ) as place:
+            yield place.root
+
     def as_suite(self, scenario: Scenario) -> tuple[Suite, dict[str, Model]]:
         """Return a suite of one scenario in the place of the run's, and its model where that is given."""
         if self.ready is not None:

@@ -18,30 +18,34 @@ from typing import Final, cast
 
 from kestrel_lab.checks.parse import CHECKS
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import ModelCalled, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.protocols import Check, Model, Reporter
-from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.core.yaml.writer import entry_text
 from kestrel_lab.evals.blame.blame import Budget
+from kestrel_lab.evals.blame.receipt import read_receipt
 from kestrel_lab.evals.blame.rerun import FIRST_EPOCH, GivenCheck, Rerun, Reruns, open_reruns
 from kestrel_lab.evals.execution.prepare import PreparedSuite, prepare_suite
 from kestrel_lab.evals.execution.runner import plan_trials
 from kestrel_lab.evals.execution.trial import TrialRequest, run_trial
-from kestrel_lab.evals.execution.workspaces import trial_workspace
 from kestrel_lab.evals.guidance import is_guidance
 from kestrel_lab.evals.reports.result_view import ResultView
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, wilson_proportion
 from kestrel_lab.evals.studies.guidance_parts import split_guidance
-from kestrel_lab.evals.suite import InlineFiles, Scenario, Suite
+from kestrel_lab.evals.suite import GivenCall, GivenTurn, InlineFiles, Scenario, Suite
 from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft, slug
 from kestrel_lab.runtime.forks.past_files import files_at
 from kestrel_lab.runtime.services import Services
 
 SHARE: Final = 0.8
 """Of the replays of a candidate, this share has to fail."""
+_LOOKS: Final = 2
+"""Replays of a candidate on the way, of which all have to fail."""
 _FEW, _MANY = 3, 5
-"""Replays of a candidate: the second number where not all of the first fail."""
+"""Replays of what is kept: the second number where not all of the first fail."""
+_FEW_FILES: Final = 3
+"""So few that the run named are not worth the runs it takes to leave out one more."""
 _MOST_FILE: Final = 40_000
 """Bytes of a file that is taken into a scenario."""
 _TOGETHER: Final = 40
@@ -61,10 +65,12 @@ class Material:
     """All that the agent of a run had, in parts."""
 
     files: dict[str, str]
-    """Texts by path, guidance left out."""
+    """Texts by path at the beginning, guidance left out."""
+    later: dict[str, str]
+    """The same behind the history, for what begins there."""
     guidance: dict[str, str]
-    history: dict[str, str]
-    """What each turn but the last did, by its number."""
+    history: dict[str, GivenTurn]
+    """Each turn but the last, by its number."""
     tools: tuple[str, ...]
     needed: frozenset[Part]
     """What the run has named or called."""
@@ -79,23 +85,23 @@ class Material:
         )
         return (
             *(Part("turn", number) for number in self.history),
-            *(Part("file", path) for path in self.files),
+            *(Part("file", path) for path in {**self.files, **self.later}),
             *(Part("tool", name) for name in self.tools),
             *paragraphs,
         )
 
     def scenario(self, whole: Scenario, kept: Collection[Part]) -> Scenario:
         """Return the scenario with the parts that are kept."""
-        files = {path: text for path, text in self.files.items() if Part("file", path) in kept}
+        done = tuple(turn for number, turn in self.history.items() if Part("turn", number) in kept)
+        there = self.later if done else self.files
+        files = {path: text for path, text in there.items() if Part("file", path) in kept}
         for path, text in self.guidance.items():
             divided = split_guidance(text)
             chosen = [Part("guidance", f"{path}:{part.number}") in kept for part in divided.parts]
             if any(chosen):
                 files[path] = divided.text(chosen)
-        done = [text for number, text in self.history.items() if Part("turn", number) in kept]
-        goal = whole.goal + ("\n\nDone so far:\n" + "\n".join(done) if done else "")
         tools = tuple(name for name in self.tools if Part("tool", name) in kept)
-        return whole.model_copy(update={"goal": goal, "place": InlineFiles(files=files), "tools": tools})
+        return whole.model_copy(update={"history": done, "place": InlineFiles(files=files), "tools": tools})
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -195,14 +201,15 @@ async def shrink_run(
     optional = [part for part in material.parts if part not in material.needed]
     least, ended = await search.least(frozenset(material.needed), optional)
     needed = [part for part in material.parts if part in least and part.kind in ("file", "tool")]
-    if least in search.failing and len([part for part in needed if part.kind == "file"]) > 1:
+    if least in search.failing and sum(part.kind == "file" for part in needed) > _FEW_FILES:
         fixed = least - set(needed)
         least, ended = await search.least(fixed, needed, halves_first=True)
-    return search.result(least, ended)
+    return search.result(await search.confirmed(least), ended)
 
 
 async def _material(reruns: Reruns) -> Material:
-    files = await _files(reruns)
+    files = await _files(reruns, reruns.turns[0].seq)
+    later = await _files(reruns, reruns.turns[-1].seq)
     guidance = {
         path: text for path, text in files.items() if is_guidance(PurePosixPath(path), reruns.named_guidance)
     }
@@ -212,10 +219,12 @@ async def _material(reruns: Reruns) -> Material:
     touched = {path for path in own if re.search(rf"(?<![\w./-]){re.escape(path)}(?![\w-])", named)}
     if len(own) - len(touched) > _TOGETHER:
         own = {path: text for path, text in own.items() if path in touched}
+        later = {path: text for path, text in later.items() if path in touched}
     used = dict.fromkeys(call.tool for call in calls)
     tools = tuple(dict.fromkeys((*used, *reruns.tool_names)))
     return Material(
         files=own,
+        later={path: text for path, text in later.items() if path not in guidance},
         guidance=guidance,
         history=_history(reruns),
         tools=tools,
@@ -228,39 +237,41 @@ async def _material(reruns: Reruns) -> Material:
     )
 
 
-async def _files(reruns: Reruns) -> dict[str, str]:
-    """Return the text files that the run began with."""
-    found: dict[str, bytes] = {}
-    if reruns.ready is not None:
-        source = reruns.ready.sources[reruns.scenario.id]
-        async with trial_workspace(reruns.scenario, source, guidance=reruns.config.guidance) as place:
-            for entry in place.walk(skip=(".git",)):
-                if entry.kind == "file" and entry.size <= _MOST_FILE:
-                    found[entry.path] = place.read_bytes(entry.path, _MOST_FILE)
-    else:
-        snapshots, folder = reruns.lab.recorders.store, reruns.run.files.folder
-        then = files_at(reruns.lab.store, snapshots, reruns.run.id, reruns.turns[0].seq, folder)
-        for path, entry in then.entries.items():
-            if entry.kind == "f" and entry.size <= _MOST_FILE and ".git" not in path.split("/"):
-                content = snapshots.read(entry.content) if entry.content else (folder / path).read_bytes()
-                found[path] = content or b""
-    texts: dict[str, str] = {}
-    for path, content in sorted(found.items()):
-        with suppress(UnicodeDecodeError):  # no scenario file can hold it
-            texts[path] = content.decode("utf-8")
+async def _files(reruns: Reruns, at: int) -> dict[str, str]:
+    """Return the text files that the run had at its event `at`."""
+    async with reruns.folder() as folder:
+        snapshots = reruns.lab.recorders.store
+        then = files_at(reruns.lab.store, snapshots, reruns.run.id, at, folder)
+        texts: dict[str, str] = {}
+        for path, entry in sorted(then.entries.items()):
+            if entry.kind != "f" or entry.size > _MOST_FILE or ".git" in path.split("/"):
+                continue
+            content = snapshots.read(entry.content) if entry.content else (folder / path).read_bytes()
+            with suppress(UnicodeDecodeError):  # no scenario file can hold it
+                texts[path] = (content or b"").decode("utf-8")
     return texts
 
 
-def _history(reruns: Reruns) -> dict[str, str]:
-    """Return what each turn did and was answered; the last turn is the answer that failed."""
-    said: dict[str, str] = {}
-    for turn, following in zip(reruns.turns, reruns.turns[1:], strict=False):
-        events = [one.event for one in reruns.records if turn.seq < one.seq < following.seq]
-        answers = "; ".join(
-            head_tail(event.text, 400)[0] for event in events if isinstance(event, ToolAnswered)
+def _history(reruns: Reruns) -> dict[str, GivenTurn]:
+    """Return each turn but the last, which is the answer that failed, by its number."""
+    events = [record.event for record in reruns.records]
+    answers = {event.call: event for event in events if isinstance(event, ModelAnswered)}
+    results = {event.call: event.text for event in events if isinstance(event, ToolAnswered)}
+    found: dict[str, GivenTurn] = {}
+    for turn in reruns.turns[:-1]:
+        asked = reruns.records[turn.seq - 1].event
+        assert isinstance(asked, ModelCalled)
+        answer = answers[asked.call]
+        calls = tuple(
+            GivenCall(
+                tool=str(call["name"]),
+                args=cast("dict[str, Json]", call.get("args") or {}),
+                result=results.get(str(call["id"]), ""),
+            )
+            for call in answer.calls
         )
-        said[str(turn.number)] = f"- {turn.did}" + (f" -> {answers}" if answers else "")
-    return said
+        found[str(turn.number)] = GivenTurn(text=answer.text, calls=calls)
+    return found
 
 
 class _Search:
@@ -273,6 +284,12 @@ class _Search:
         self._errors = _errors(reruns.lab, reruns.run.id)
 
     @property
+    def _blamed(self) -> frozenset[Part]:
+        receipt = read_receipt(self._reruns.lab.home, self._reruns.run.id)
+        steps = () if receipt is None else receipt.steps
+        return frozenset(Part("turn", str(step)) for step in steps if str(step) in self._material.history)
+
+    @property
     def failing(self) -> set[frozenset[Part]]:
         """What was seen to fail reliably."""
         return {
@@ -283,8 +300,11 @@ class _Search:
         self, fixed: frozenset[Part], parts: Sequence[Part], *, halves_first: bool = False
     ) -> tuple[frozenset[Part], str]:
         """Return the least of `parts` that fails together with `fixed`, and why it was not made smaller."""
-        if not halves_first and await self._fails(fixed):
-            return fixed, ""
+        if not halves_first:
+            # The turns that a blame named are the likeliest to be needed.
+            for first in dict.fromkeys((fixed, fixed | self._blamed)):
+                if not self._ended() and await self._fails(first):
+                    return first, ""
         whole = fixed | set(parts)
         if ended := self._ended():
             return (fixed if fixed in self._seen else whole), ended
@@ -300,32 +320,44 @@ class _Search:
                     break
                 chunks = min(len(left), 2 * chunks)
             else:
-                left, chunks = smaller, max(2, chunks - 1) if len(smaller) < len(left) - size else 2
+                chunks = 2 if len(smaller) <= size else max(2, chunks - 1)
+                left = [*smaller]
         return fixed | set(left), self._ended()
 
     async def _smaller(
         self, fixed: frozenset[Part], left: Sequence[Part], pieces: Sequence[Sequence[Part]]
-    ) -> list[Part] | None:
+    ) -> Sequence[Part] | None:
         """Return the first piece, or all but one piece, that still fails; `None` if none does."""
         others = ([part for part in left if part not in piece] for piece in pieces)
-        for candidate in [*map(list, pieces), *(others if len(pieces) > 2 else ())]:
+        for candidate in [*pieces, *(others if len(pieces) > 2 else ())]:
             if self._ended():
                 return None
             if await self._fails(fixed | set(candidate)):
                 return candidate
         return None
 
+    async def confirmed(self, least: frozenset[Part]) -> frozenset[Part]:
+        """Return the smallest candidate that fails reliably in more replays, and `least` if none does."""
+        for parts in sorted(self.failing, key=len):
+            ready = self._ready(parts)
+            failed, replays = self._seen[parts]
+            # Two that pass cannot be made up for by the others.
+            while (
+                replays < (_FEW if failed == replays else _MANY) and replays - failed <= (1 - SHARE) * _MANY
+            ):
+                failed, replays = failed + bool(await self._replay(*ready)), replays + 1
+            self._seen[parts] = failed, replays
+            if parts in self.failing:
+                return parts
+        return least
+
     async def _fails(self, parts: frozenset[Part]) -> bool:
+        """Return whether a candidate seems to fail: a quick look, which `confirmed` makes sure of."""
         if parts not in self._seen:
             failed = replays = 0
             ready = self._ready(parts)
-            while replays < (_FEW if failed == replays else _MANY):
-                alike = await self._replay(*ready)
-                failed, replays = failed + bool(alike), replays + 1
-                # Two that pass cannot be made up for by the others, and one that fails otherwise says enough.
-                if alike is None or replays - failed > (1 - SHARE) * _MANY:
-                    failed = 0 if alike is None else failed
-                    break
+            while failed == replays < _LOOKS:
+                failed, replays = failed + bool(await self._replay(*ready)), replays + 1
             self._seen[parts] = failed, replays
         return parts in self.failing
 
@@ -336,8 +368,8 @@ class _Search:
             0
         ]
 
-    async def _replay(self, ready: PreparedSuite, ask: TrialRequest) -> bool | None:
-        """Run a trial, and return whether it failed as the run did; `None` if it failed otherwise."""
+    async def _replay(self, ready: PreparedSuite, ask: TrialRequest) -> bool:
+        """Run a trial, and return whether it failed as the run did."""
         reruns = self._reruns
         if self._reporter is not None:
             note = f"{len(self._seen)} candidates tried"
@@ -350,9 +382,7 @@ class _Search:
             Rerun(turn=1, outcome=row.outcome, reason=row.reason, run=row.run, calls=calls, cost_usd=cost)
         )
         failed = frozenset(str(score["check"]) for score in row.scores if not score["passed"])
-        if not _errors(reruns.lab, row.run) <= self._errors:
-            return None
-        if row.outcome != "fail":
+        if row.outcome != "fail" or not _errors(reruns.lab, row.run) <= self._errors:
             return False
         # The first failure says which checks it is about, where the run itself was not judged by a suite.
         self._labels = self._labels or reruns.failed_checks or failed
@@ -400,6 +430,8 @@ def _draft(reruns: Reruns, scenario: Scenario, failed: int, replays: int) -> Sce
     entry: dict[str, Json] = {"id": name, "goal": scenario.goal}
     if isinstance(scenario.place, InlineFiles) and scenario.place.files:
         entry["workspace"] = {"files": cast("dict[str, Json]", scenario.place.files)}
+    if scenario.history:
+        entry["history"] = [_turn_entry(turn) for turn in scenario.history]
     entry["tools"] = [*(scenario.tools or ())]
     if scenario.limits:
         entry["limits"] = dict(scenario.limits)
@@ -413,7 +445,13 @@ def _draft(reruns: Reruns, scenario: Scenario, failed: int, replays: int) -> Sce
         f"# The least with which run {reruns.run.id} ({model}) was seen to fail:\n"
         f"# {failed} of {replays} replays fail. It passes when the failure is fixed.\n"
     )
-    return ScenarioDraft(id=name, text=head + sanitize_text(entry_text("scenarios", [entry])))
+    return ScenarioDraft(
+        id=name, text=head + sanitize_text(entry_text("scenarios", [entry])).rstrip("\n") + "\n"
+    )
+
+
+def _turn_entry(turn: GivenTurn) -> dict[str, Json]:
+    return {name: value for name, value in turn.definition().items() if value}
 
 
 def _check_entry(check: Check) -> dict[str, Json]:

@@ -188,6 +188,7 @@ async def run_trial(
                 resolve=models.resolve,
                 ports=ports,
                 output=scenario.output or None,
+                history=[turn.past for turn in scenario.history] if goal == scenario.goal else (),
                 **options,
             )
 

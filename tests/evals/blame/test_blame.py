@@ -126,7 +126,7 @@ def gives_up(request: ModelRequest) -> Turn:
     done = sum(message.role == "assistant" for message in request.messages)
     if any("add, do not guess" in message.text for message in request.messages):
         return "42"
-    return [("list_dir", {"path": "."})] if done < 2 else "7"
+    return [("list_directory", {"path": "."})] if done < 2 else "7"
 
 
 @in_loop
@@ -212,6 +212,25 @@ async def test_a_run_is_shrunk_to_a_scenario_that_fails_today_and_passes_after_t
         models = {"today": ScriptedModel(adds), "fixed": ScriptedModel(lambda _: "42")}
         outcomes = {row.config: row.outcome for row in (await lab.eval(file, configs=models)).rows}
         assert outcomes == {"today": "fail", "fixed": "pass"}
+
+
+@in_loop
+async def test_a_failure_that_comes_from_a_turn_is_kept_with_that_turn_as_history(tmp_path):
+    """What fails only behind a recorded turn becomes a scenario that begins behind it, without making its calls
+    again.
+    """
+    agent = ChanceAgent(8, 3, 1.0, 0.0, Random(1))
+    model = ScriptedModel(agent, name="chance")
+    async with Lab(home=tmp_path / "home", model=model) as lab:
+        run = (await lab.eval(suite_of(8))).rows[0].run
+        agent.fails = False
+        shrunk = await lab.evals.shrink(run, suite=suite_of(8), model=model)
+        assert shrunk.reliable
+        assert shrunk.kept_events <= 0.3 * shrunk.events
+        file = shrunk.write(tmp_path / "found.yaml")
+        [row] = (await lab.eval(file, configs={"today": model})).rows
+        assert row.outcome == "fail"
+        assert "wrong" in str(lab.get(row.run).records()[5].event)
 
 
 @in_loop
