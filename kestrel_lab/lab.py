@@ -89,7 +89,7 @@ class Lab(Services):
     `with Lab(…)` or `async with Lab(…)` closes all of it.
     """
 
-    __slots__ = ("decide", "evals", "macros", "memory", "settings", "skills")
+    __slots__ = ("blame", "decide", "evals", "macros", "memory", "settings", "shrink", "skills")
 
     @takes_options(LabKeywords)
     def __init__(
@@ -147,6 +147,10 @@ class Lab(Services):
         """Decides on everything a run waits for, see `RunHistory.decide`."""
         self.evals = Evaluations(self)
         """Everything that is done with suites and stored trials."""
+        self.blame = self.history.blame = self.evals.blame
+        """Finds the turn that made a run fail, see `Evaluations.blame`."""
+        self.shrink = self.evals.shrink
+        """Finds the least with which a run still fails, see `Evaluations.shrink`."""
         self.macros = WorkspaceMacros(self)
         """The macros (tool sequences that agents use again) of the current folder, saved or proposed."""
         self.memory = WorkspaceMemory(self)

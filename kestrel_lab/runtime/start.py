@@ -350,7 +350,7 @@ def resume(
         return fork(lab, run_id, at=found[0], stage=found[1], in_place=True, output=output, **given)
     kind = OutputType.of(options.get("output"))
     if state.started is None or state.status.terminal:
-        return Run(store, run_id, state, run=partial(run, lab), output=kind)
+        return Run(store, run_id, state, run=partial(run, lab), output=kind, blame=lab.history.blame)
     if not take_over and owner.at_work(row.owner, run_id):
         raise owner.busy_message(run_id, row.owner)
     ctx = _again(lab, run_id, run_id, state.started, state, options, {})
@@ -359,7 +359,7 @@ def resume(
     for record in store.records(run_id, after=state.events):  # written until the claim
         state.apply(record.event, record.at)
     if state.status.terminal:
-        return Run(store, run_id, state, run=partial(run, lab), output=kind)
+        return Run(store, run_id, state, run=partial(run, lab), output=kind, blame=lab.history.blame)
     limits = options.get("limits")
     bounds = {} if limits is None else limits.as_json()
     resumed = RunResumed(
@@ -643,7 +643,9 @@ def _launch(
     """
     run_id, state = ctx.run_id, ctx.state
     ctx.begin(opening)
-    begun = Run(lab.store, run_id, state, run=partial(run, lab), output=ctx.given.output)
+    begun = Run(
+        lab.store, run_id, state, run=partial(run, lab), output=ctx.given.output, blame=lab.history.blame
+    )
     ctx.listeners.extend(partial(listener, begun) for listener in lab.options["listeners"])
     if resumed is not None:
         ctx.emit(resumed)

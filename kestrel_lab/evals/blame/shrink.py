@@ -328,8 +328,10 @@ class _Search:
         self, fixed: frozenset[Part], left: Sequence[Part], pieces: Sequence[Sequence[Part]]
     ) -> Sequence[Part] | None:
         """Return the first piece, or all but one piece, that still fails; `None` if none does."""
-        others = ([part for part in left if part not in piece] for piece in pieces)
-        for candidate in [*pieces, *(others if len(pieces) > 2 else ())]:
+        candidates = [*pieces]
+        if len(pieces) > 2:
+            candidates += [[part for part in left if part not in piece] for piece in pieces]
+        for candidate in candidates:
             if self._ended():
                 return None
             if await self._fails(fixed | set(candidate)):

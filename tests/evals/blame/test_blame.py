@@ -94,7 +94,7 @@ async def test_a_trial_is_blamed_by_forks_in_private_copies_that_are_gone_afterw
     async with Lab(home=tmp_path / "home", model=ScriptedModel(agent, name="chance")) as lab:
         trial = await lab.eval(suite_of(6))
         agent.fails = False
-        receipt = await lab.evals.blame(trial.rows[0].run, suite=suite_of(6), runs=15)
+        receipt = await lab.get(trial.rows[0].run).blame(suite=suite_of(6), runs=15)
         assert receipt.verdict == "decisive"
         assert receipt.steps[0] == 3
         assert receipt.before.mean > 0.9
