@@ -22,6 +22,7 @@ from kestrel_lab.core.protocols import Approver, Check
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.core.yaml.validation import Declared, Entry, OneOf, PythonOnly, WrittenAs
 from kestrel_lab.evals.gate_bounds import Gate
+from kestrel_lab.evals.given_turns import GivenTurn
 from kestrel_lab.evals.guidance import Guidance, is_guidance
 from kestrel_lab.evals.metrics import Metric
 from kestrel_lab.evals.options import Selection
@@ -44,7 +45,6 @@ from kestrel_lab.evals.suite_forms import (
     some,
     text_or_mapping,
 )
-from kestrel_lab.runtime.context.history import PastCall, PastTurn
 from kestrel_lab.runtime.options import ConfigOptions, Opt, model_of_runner, table, takes_options
 from kestrel_lab.runtime.security.containment import MODES
 from kestrel_lab.tools.tool import Tool
@@ -197,30 +197,6 @@ class Defaults(Declared):
     """JSON Schema of the answer, where it has to be a value; in a file also `module:Type` of a module that
     is imported.
     """
-
-
-class GivenCall(Declared):
-    """A call of a tool before a trial begins, with its answer."""
-
-    tool: Annotated[str, WrittenAs(Name)]
-    args: Mapping[str, Any] = {}
-    result: str = ""
-
-
-class GivenTurn(Declared):
-    """A turn of the agent before a trial begins: what it said, and its calls with their answers."""
-
-    text: str = ""
-    calls: Many[GivenCall] = ()
-
-    def definition(self) -> dict[str, Json]:
-        """Return all of it as JSON."""
-        return self.model_dump(mode="json")
-
-    @property
-    def past(self) -> PastTurn:
-        """The turn as a run takes it."""
-        return PastTurn(text=self.text, calls=tuple(PastCall(**dict(call)) for call in self.calls))
 
 
 class Scenario(Defaults):

@@ -6,6 +6,7 @@ import asyncio
 import html
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from kestrel_lab.answers.output_types import OutputType, T
@@ -115,6 +116,10 @@ class RunEvents(Sequence[Event]):
         return not row.status.terminal and at_work(row.owner, run.id)
 
 
+async def _blame_without_lab(run_id: str, **_options: Any) -> Any:
+    raise UsageError(f"run {run_id} was read without a lab: lab.blame({run_id!r})")
+
+
 class Run(Generic[T]):
     """The handle of one run.
 
@@ -148,7 +153,9 @@ class Run(Generic[T]):
         """Where it has its files, and what a fork changed in its private copy: `run.files.changes`."""
         self.apply = self.files.apply
         """Takes what a fork changed over into the workspace, see `RunFiles.apply`."""
-        self._store, self._run, self._blame = store, run, blame
+        self.blame = partial(blame or _blame_without_lab, run_id)
+        """Finds the turn that made it fail, by re-running forks of it: see `Evaluations.blame`."""
+        self._store, self._run = store, run
         self._state = state if state is not None else store.state(run_id)
         self._output = output
 
@@ -281,12 +288,6 @@ class Run(Generic[T]):
                 f"run {self.id} was read without a session: lab.run({goal[:40]!r}, follow={self.id!r})"
             )
         return await self._run(goal, **{**changes, "follow": self})
-
-    async def blame(self, **options: Any) -> Any:
-        """Find the turn that made this run fail, by re-running forks of it; see `Evaluations.blame`."""
-        if self._blame is None:
-            raise UsageError(f"run {self.id} was read without a lab: lab.blame({self.id!r})")
-        return await self._blame(self.id, **options)
 
     def cancel(self) -> None:
         """End the run CANCELLED; from any thread. That is final, though a fork can go on from there.
