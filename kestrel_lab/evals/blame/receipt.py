@@ -119,7 +119,7 @@ class Receipt(ResultView):
         """The answer in one line."""
         if self.verdict == "decisive":
             sure = sum(self.posterior[step] for step in self.steps)
-            names = ", ".join(map(str, self.steps))
+            names = ", ".join(map(str, sorted(self.steps)))
             which = f"turn {names}" if len(self.steps) == 1 else f"one of the turns {names}"
             return f"DECISIVE: {which} of {len(self.turns)} ({100 * sure:.0f} %)"
         if self.verdict == "no single step":
@@ -211,7 +211,10 @@ class Receipt(ResultView):
         numbers = [turn.number for turn in self.turns]
         colours = ["C3" if number in self.steps else "0.7" for number in numbers]
         axes.bar(
-            numbers, [100 * self.posterior[number] for number in numbers], color=colours, label="decisive"
+            numbers,
+            [100 * self.posterior[number] for number in numbers],
+            color=colours,
+            label="probability to be decisive",
         )
         for number in numbers:
             passed, failed = self.search.passed[number], self.search.failed[number]

@@ -284,10 +284,10 @@ class _Search:
         self._labels: frozenset[str] = frozenset()
         self._errors = _errors(reruns.lab, reruns.run.id)
 
-    @property
-    def _blamed(self) -> frozenset[Part]:
+    def _blamed(self, most: int | None = None) -> frozenset[Part]:
+        """Return the turns that the newest receipt names, the likeliest so many."""
         receipt = read_receipt(self._reruns.lab.home, self._reruns.run.id)
-        steps = () if receipt is None else receipt.steps
+        steps = () if receipt is None else receipt.steps[:most]
         return frozenset(Part("turn", str(step)) for step in steps if str(step) in self._material.history)
 
     @property
@@ -303,7 +303,7 @@ class _Search:
         """Return the least of `parts` that fails together with `fixed`, and why it was not made smaller."""
         if not halves_first:
             # The turns that a blame named are the likeliest to be needed.
-            for first in dict.fromkeys((fixed, fixed | self._blamed)):
+            for first in dict.fromkeys((fixed, fixed | self._blamed(1), fixed | self._blamed())):
                 if not self._ended() and await self._fails(first):
                     return first, ""
         whole = fixed | set(parts)
