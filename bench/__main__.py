@@ -3,8 +3,8 @@
 One bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|routing|answers …`; the
 nearest vectors beside exact search: `python -m bench nearest`; recorded attacks: `python -m bench containment
 RUNS`; recorded judges of public pairs: `python -m bench judges CLONE`; the shipped scanners: `python -m bench
-scanners RUNS`; whether the statistics keep what they
-state: `python -m bench coverage`, `python -m bench sequential`; one of the others: `python -m bench
+scanners RUNS`; whether the statistics keep what they state: `python -m bench coverage`,
+`python -m bench sequential`, `python -m bench blame`; one of the others: `python -m bench
 kernel`.
 """
 
@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import (
+    blame,
     containment,
     coverage,
     finding,
@@ -148,6 +149,8 @@ def main() -> int:
         return containment.main(sys.argv[2:])
     if sys.argv[1:2] == ["coverage"]:
         return coverage.main(sys.argv[2:])
+    if sys.argv[1:2] == ["blame"]:
+        return blame.main(sys.argv[2:])
     if sys.argv[1:2] == ["sequential"]:
         return sequential.main(sys.argv[2:])
     if sys.argv[1:2] == ["nearest"]:

@@ -91,7 +91,18 @@ class Lab(Services):
     `with Lab(…)` or `async with Lab(…)` closes all of it.
     """
 
-    __slots__ = ("align", "decide", "evals", "macros", "memory", "scan", "settings", "skills")
+    __slots__ = (
+        "align",
+        "blame",
+        "decide",
+        "evals",
+        "macros",
+        "memory",
+        "scan",
+        "settings",
+        "shrink",
+        "skills",
+    )
 
     @takes_options(LabKeywords)
     def __init__(
@@ -153,6 +164,10 @@ class Lab(Services):
         """Aligns recorded runs with each other, see `Evaluations.align`."""
         self.scan = self.evals.scan
         """Looks through recorded runs for what scanners know, see `Evaluations.scan`."""
+        self.blame = self.history.blame = self.evals.blame
+        """Finds the turn that made a run fail, see `Evaluations.blame`."""
+        self.shrink = self.evals.shrink
+        """Finds the least with which a run still fails, see `Evaluations.shrink`."""
         self.macros = WorkspaceMacros(self)
         """The macros (tool sequences that agents use again) of the current folder, saved or proposed."""
         self.memory = WorkspaceMemory(self)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kestrel_lab.cli.batches import batching
+from kestrel_lab.cli.blame import blaming
 from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.doctor import Doctor, config, known_models, run_diagnostics
 from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
@@ -93,6 +94,7 @@ app.command(epilog="Example: kestrel home --move, where .kestrel lies in the wor
 app.add_typer(tainting)
 app.add_typer(chatting)
 app.add_typer(aligning)
+app.add_typer(blaming)
 app.command("compare", epilog="The same as: kestrel eval compare SUITE BASE HEAD")(compare_commits)
 app.command("import", epilog="The same as: kestrel eval import FILE…")(import_files)
 

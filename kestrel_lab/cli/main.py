@@ -38,6 +38,8 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Reporter
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import full_stop, one_line, sanitize_text
+from kestrel_lab.evals.blame.receipt import Receipt
+from kestrel_lab.evals.blame.shrink import Shrunk
 from kestrel_lab.evals.commits.bisect_result import BisectResult
 from kestrel_lab.evals.commits.comparison import Comparison
 from kestrel_lab.evals.commits.history import History
@@ -312,6 +314,8 @@ def _show_result(console: Console, result: Any, *, followed: bool) -> int:  # on
             | AlignedRuns()
             | ClusterReport()
             | ScanReport()
+            | Receipt()
+            | Shrunk()
             | ServerTable()
             | Rulebook()
         ):

@@ -61,7 +61,7 @@ PANELS: Final = {
         "undo",
         "acp",
     ),
-    "Measure": ("init", "eval", "compare", "import", "scenario", "router", "notebook"),
+    "Measure": ("init", "eval", "compare", "import", "scenario", "router", "notebook", "blame", "shrink"),
     "What agents may do and know": (
         "tools",
         "mcp",
@@ -169,6 +169,9 @@ COMMANDS: Final = {
     "serve": "Show the runs of every process on a web page of this machine, and decide on them there.",
     "follow": "Watch a run of any process until it ends, and answer its questions here; Ctrl-C stops "
     "watching only.",
+    "blame": "Find the turn that made a run fail, by making turns of it anew in private copies.",
+    "shrink": "Find the least history, files, tools and guidance with which a run still fails, as a "
+    "scenario.",
     "search": "Find the files and lines of a folder that are about a question, best first, and say why.",
     "index": "Build or update the search index of a folder; runs then use it to gather what a goal needs.",
     "websearch": "Search the web for an answer: facts, each with quotes from the pages that support it.",

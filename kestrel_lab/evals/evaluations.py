@@ -15,6 +15,10 @@ from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import blocking_twin
 
 if TYPE_CHECKING:
+    from kestrel_lab.core.protocols import Model
+    from kestrel_lab.evals.blame.receipt import Receipt
+    from kestrel_lab.evals.blame.rerun import GivenCheck
+    from kestrel_lab.evals.blame.shrink import Shrunk
     from kestrel_lab.evals.commits.bisect_result import BisectResult
     from kestrel_lab.evals.commits.compare import Comparison
     from kestrel_lab.evals.commits.history import History
@@ -29,6 +33,100 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft
     from kestrel_lab.runtime.recomputation import RecomputeResult
     from kestrel_lab.runtime.run import Run
+
+
+class Failures:
+    """What is asked of a run that failed; see `kestrel_lab.evals.blame`."""
+
+    _lab: Services
+
+    async def blame(
+        self,
+        run: str | Run,
+        *,
+        suite: str | Path | Suite | None = None,
+        checks: Sequence[GivenCheck] = (),
+        model: str | Model | None = None,
+        approve: str | None = None,
+        runs: float = 40,
+        cost: float | None = None,
+        each: int = 1,
+        change: str | Sequence[str] = (),
+        repair: bool = False,
+        tries: int = 10,
+        reporter: Reporter | None = None,
+    ) -> Receipt:
+        """Find the turn that made a run fail, by making turns of it anew in private copies.
+
+        The checks of the trial say what success is, with `suite`, its file, where that is not found by its
+        name; of any other run `checks` do, such as `"answer_contains: '42'"`, or the scenario of `suite` that
+        has the goal of the run. Each fork is made where it tells most, `each` times at once, until a set of
+        at most three turns holds the decisive one with 90 %, no single turn is to blame with 90 %, or the
+        budget of `runs` like this one, or of `cost` in US dollars, ends. Asked again it goes on where it was.
+
+        With `change`, a line or several, or with `repair`, lines that the model proposes, the likeliest turn
+        is made anew `tries` times with each line before the model.
+
+        Gives the receipt: `.steps`, `.posterior`, `.before`, `.after`, `.frame`, `.plot()`, `.write(path)`.
+        Calls that reach outside of the copy are answered from the log; it says which. Raises `UsageError` for
+        a run that has not ended or passed, for one whose tools or files are not there any more, and where
+        nothing says what success is.
+        """
+        from kestrel_lab.evals.blame.blame import Budget, blame_run
+
+        if reporter is None and self._lab.surroundings is not None:
+            reporter = self._lab.surroundings.reporter()
+        return await blame_run(
+            self._lab,
+            run if isinstance(run, str) else run.id,
+            suite=suite,
+            checks=checks,
+            model=model,
+            approve=approve,
+            budget=Budget(runs=runs, cost=cost),
+            each=each,
+            changes=(change,) if isinstance(change, str) else change,
+            repair=repair,
+            tries=tries,
+            reporter=reporter,
+        )
+
+    async def shrink(
+        self,
+        run: str | Run,
+        *,
+        suite: str | Path | Suite | None = None,
+        checks: Sequence[GivenCheck] = (),
+        model: str | Model | None = None,
+        runs: float = 10,
+        cost: float | None = None,
+        reporter: Reporter | None = None,
+    ) -> Shrunk:
+        """Find the least with which a run still fails, and draft a scenario of it.
+
+        Turns of its history, files, tools and paragraphs of guidance are left out; a candidate is kept if at
+        least 80 % of its replays, each in a throw-away folder, fail by the same checks, and no call fails
+        where none did before. `suite` and `checks` say what success is, as for `blame`; `runs` and `cost` are
+        the budget. `.write(path)` makes the scenario file. Raises `UsageError` as `blame` does, and for runs
+        that called what reaches outside of the workspace.
+        """
+        from kestrel_lab.evals.blame.blame import Budget
+        from kestrel_lab.evals.blame.shrink import shrink_run
+
+        if reporter is None and self._lab.surroundings is not None:
+            reporter = self._lab.surroundings.reporter()
+        return await shrink_run(
+            self._lab,
+            run if isinstance(run, str) else run.id,
+            suite=suite,
+            checks=checks,
+            model=model,
+            budget=Budget(runs=runs, cost=cost),
+            reporter=reporter,
+        )
+
+    blame_sync = blocking_twin(blame)
+    shrink_sync = blocking_twin(shrink)
 
 
 class Arms:
@@ -131,7 +229,7 @@ class Arms:
     ablate_sync = blocking_twin(ablate)
 
 
-class Evaluations(Reading, Arms):
+class Evaluations(Reading, Failures, Arms):
     """Measures agents: each method loads what it needs when it is first called."""
 
     async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:

@@ -30,6 +30,7 @@ from kestrel_lab.core.protocols import Approver, Check
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.core.yaml.validation import Declared, Entry, OneOf, PythonOnly, WrittenAs
 from kestrel_lab.evals.gate_bounds import Gate
+from kestrel_lab.evals.given_turns import GivenTurn
 from kestrel_lab.evals.guidance import Guidance, is_guidance
 from kestrel_lab.evals.metrics import Metric
 from kestrel_lab.evals.options import Selection, check_reducer
@@ -238,6 +239,8 @@ class Scenario(Defaults):
     """Handed to the checks; of the built-in ones `graded` shows it to the grader."""
     weight: Annotated[float, WrittenAs(Annotated[float, Field(gt=0)])] = 1.0
     """How much the scenario counts in means over scenarios."""
+    history: Many[GivenTurn] = ()
+    """Turns of the agent behind which the trial begins; their calls are not made again."""
     turns: Many[Filled] = ()
     """What the user says after `goal`, in the same conversation, each after the answer to the one before."""
     at_least: Annotated[float | None, WrittenAs(Annotated[float, Field(ge=0, le=1)] | None)] = None

@@ -6,7 +6,8 @@ import asyncio
 import html
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, Unpack, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.calls import Usage
@@ -115,6 +116,10 @@ class RunEvents(Sequence[Event]):
         return not row.status.terminal and at_work(row.owner, run.id)
 
 
+async def _blame_without_lab(run_id: str, **_options: Any) -> Any:
+    raise UsageError(f"run {run_id} was read without a lab: lab.blame({run_id!r})")
+
+
 class Run(Generic[T]):
     """The handle of one run.
 
@@ -130,9 +135,10 @@ class Run(Generic[T]):
         run: Callable[..., Awaitable[Run]] | None = None,
         *,
         output: OutputType[T] | None = None,
+        blame: Callable[..., Awaitable[Any]] | None = None,
     ) -> None:
-        """`run` runs further goals, for `ask`; `output` is the type of the run's value, where this process
-        knows it.
+        """`run` runs further goals, for `ask`, and `blame` finds out why it failed; `output` is the type of
+        the run's value, where this process knows it.
         """
         self.id = run_id
         self.damage = damage
@@ -147,6 +153,8 @@ class Run(Generic[T]):
         """Where it has its files, and what a fork changed in its private copy: `run.files.changes`."""
         self.apply = self.files.apply
         """Takes what a fork changed over into the workspace, see `RunFiles.apply`."""
+        self.blame = partial(blame or _blame_without_lab, run_id)
+        """Finds the turn that made it fail, by re-running forks of it: see `Evaluations.blame`."""
         self._store, self._run = store, run
         self._state = state if state is not None else store.state(run_id)
         self._output = output
@@ -434,6 +442,8 @@ class RunHistory:
         """The runs that the session of this history works on, by id."""
         self.run: Callable[..., Awaitable[Run]] | None = None
         """Runs a goal in the session, for `Run.ask`."""
+        self.blame: Callable[..., Awaitable[Any]] | None = None
+        """Finds the turn that made a run fail, for `Run.blame`: that is measuring, which is above this."""
         self._store = store
 
     def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:
@@ -450,7 +460,7 @@ class RunHistory:
         self._store.run(run_id)
         damage = self._store.damage(run_id)
         if damage is None:
-            return Run(self._store, run_id, run=self.run, output=kind)
+            return Run(self._store, run_id, run=self.run, output=kind, blame=self.blame)
         state = fold(self._store.records(run_id, until=damage.seq - 1))
         return Run(self._store, run_id, state, damage_error(run_id, damage), output=kind)
 

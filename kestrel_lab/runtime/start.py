@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,9 +18,12 @@ from kestrel_lab.core.events.union import (
     BudgetWarned,
     Event,
     HealthChanged,
+    PlanProposed,
     RunForked,
     RunResumed,
     RunStarted,
+    StateTransition,
+    StepStarted,
 )
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
@@ -44,6 +48,7 @@ from kestrel_lab.runtime.agent.system_prompt import citation_instructions, syste
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import GivenTexts, guidance_texts
+from kestrel_lab.runtime.context.history import PastTurn
 from kestrel_lab.runtime.context.images import store_images
 from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools
 from kestrel_lab.runtime.context.run_context import Given, RunContext
@@ -105,13 +110,17 @@ def start(
     goal: str,
     *,
     output: type[T] | OutputForm | None = None,
+    history: Sequence[PastTurn] = (),
     **given: Unpack[RunOptions],
 ) -> Run[T]:
-    """Begin a run on the running event loop and return at once; see `Lab.start`."""
-    return _begin(lab, goal, started_with(given, output))
+    """Begin a run on the running event loop and return at once; see `Lab.start`.
+
+    A run with a `history` goes on behind these turns, as if the agent had made them: nothing is done again.
+    """
+    return _begin(lab, goal, started_with(given, output), history)
 
 
-def _begin(lab: Services, goal: str, options: StartOptions) -> Run:
+def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[PastTurn] = ()) -> Run:
     if not isinstance(goal, str):
         raise UsageError(f"the goal is of type {type(goal).__name__}: say in words what the run should do")
     if not goal.strip():
@@ -187,9 +196,32 @@ def _begin(lab: Services, goal: str, options: StartOptions) -> Run:
         images=store_images(options["images"], place, lab.store) if options["images"] else [],
     )
     ctx.state.apply(started, lab.store.create_run(ctx.run_id, started))
+    past = _past_events(lab, ctx, plan, history) if history else ()
     ctx.equip = registry.equipping(ctx, late, options.get("tools"), steps)
     missing = missing_servers(lab.mcp, but=late) if options.get("tools") is None and len(lab.mcp) else ()
-    return _launch(lab, ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
+    return _launch(lab, ctx, plan or Plan.single(goal), opening=(started, *past), missing=missing)
+
+
+def _past_events(
+    lab: Services, ctx: RunContext, plan: Plan | None, history: Sequence[PastTurn]
+) -> tuple[Event, ...]:
+    """Record turns that are given as the run's own, and return their events; refuses a plan."""
+    if plan is not None:
+        raise UsageError("turns are given to one agent that works on the goal: leave the plan out, or them")
+    assert ctx.state.started is not None
+    single = Plan.single(ctx.state.started.goal)
+    step = single.steps[0].id
+    past: list[Event] = [
+        PlanProposed(plan=single.as_json()),
+        StateTransition(source=RunStatus.PLANNING, target=RunStatus.EXECUTING),
+        StepStarted(step=step, goal=ctx.state.started.goal),
+    ]
+    for number, turn in enumerate(history, start=1):
+        past += turn.events(step, number, ctx.given.model.name)
+    for event in past:
+        lab.store.append(ctx.run_id, event)
+        ctx.state.apply(event, time.time())
+    return tuple(past)
 
 
 def _plan_of(
@@ -318,16 +350,16 @@ def resume(
         return fork(lab, run_id, at=found[0], stage=found[1], in_place=True, output=output, **given)
     kind = OutputType.of(options.get("output"))
     if state.started is None or state.status.terminal:
-        return Run(store, run_id, state, run=partial(run, lab), output=kind)
+        return Run(store, run_id, state, run=partial(run, lab), output=kind, blame=lab.history.blame)
     if not take_over and owner.at_work(row.owner, run_id):
         raise owner.busy_message(run_id, row.owner)
-    ctx = _again(lab, run_id, run_id, state.started, state, options)
+    ctx = _again(lab, run_id, run_id, state.started, state, options, {})
     if not store.claim(row):
         raise owner.busy_message(run_id, store.run(run_id).owner)
     for record in store.records(run_id, after=state.events):  # written until the claim
         state.apply(record.event, record.at)
     if state.status.terminal:
-        return Run(store, run_id, state, run=partial(run, lab), output=kind)
+        return Run(store, run_id, state, run=partial(run, lab), output=kind, blame=lab.history.blame)
     limits = options.get("limits")
     bounds = {} if limits is None else limits.as_json()
     resumed = RunResumed(
@@ -345,12 +377,16 @@ def fork(
     result: str | None = None,
     stage: str = "",
     in_place: bool = False,
+    files: Path | None = None,
+    kept: StartOptions | None = None,
     output: type[T] | OutputForm | None = None,
     **given: Unpack[ResumeOptions],
 ) -> Run[T]:
     """Begin a run that shares events of another, on the running event loop; returns at once. See `Lab.fork`.
 
-    `stage` is the last completed stage of a run that is resumed so.
+    `stage` is the last completed stage of a run that is resumed so. `files` is a folder as the parent began
+    with it, where its own may be gone, as that of a trial is. `kept` are options that the parent was given
+    and no log has: `ports`, `resolve` and `containment`.
     """
     options, store = started_with(given, output), lab.store
     store.flush()
@@ -360,10 +396,10 @@ def fork(
     live, copy = branch.state.folder, branch.state.private_copy
     if not in_place:
         branch.state.private_copy = copy = copy_for_fork(
-            store, lab.recorders.store, fork_id, run_id, branch.state, branch.at
+            store, lab.recorders.store, fork_id, run_id, branch.state, branch.at, files
         )
     try:
-        ctx = _again(lab, fork_id, run_id, branch.began, branch.state, options)
+        ctx = _again(lab, fork_id, run_id, branch.began, branch.state, options, kept or {})
     except BaseException:
         if not in_place:
             remove_copy(lab.home, fork_id)
@@ -440,12 +476,19 @@ async def stop(lab: Services) -> None:
 
 
 def _again(
-    lab: Services, run_id: str, earlier: str, began: RunStarted, state: RunState, options: StartOptions
+    lab: Services,
+    run_id: str,
+    earlier: str,
+    began: RunStarted,
+    state: RunState,
+    options: StartOptions,
+    kept: StartOptions,
 ) -> RunContext:
     """Return the context of a run that goes on behind the events of `earlier`: with what is given anew,
-    else with what it began with.
+    else with what it began with, of which the log does not have what is `kept`.
     """
     check_resumable(options)
+    options = {**options, **kept}
     registry = lab.registry
     if state.private_copy and not Path(state.folder).is_dir():
         raise UsageError(
@@ -468,7 +511,7 @@ def _again(
         skills,
         expand=any(item["name"] == MCP_INSTALL for item in began.tools),
         steps=steps_without(late, state.left),
-        resolve=registry.resolve_model,
+        resolve=options.get("resolve") or registry.resolve_model,
         state=state,
     )
     output = OutputType.of(options.get("output"))
@@ -486,8 +529,8 @@ def _again(
         ),
         limits=options.get("limits") or Limits(**cast("dict[str, Any]", began.limits)),
         output=output or (OutputType(began.output) if began.output else None),
-        resolve=registry.resolve_model,
-        ports=lab.ports,
+        resolve=options.get("resolve") or registry.resolve_model,
+        ports=options.get("ports") or lab.ports,
         sandbox=lab.sandbox,
         skills=skills,
         containment=cast("contain.Containment", options.get("containment") or lab.options["containment"]),
@@ -600,7 +643,9 @@ def _launch(
     """
     run_id, state = ctx.run_id, ctx.state
     ctx.begin(opening)
-    begun = Run(lab.store, run_id, state, run=partial(run, lab), output=ctx.given.output)
+    begun = Run(
+        lab.store, run_id, state, run=partial(run, lab), output=ctx.given.output, blame=lab.history.blame
+    )
     ctx.listeners.extend(partial(listener, begun) for listener in lab.options["listeners"])
     if resumed is not None:
         ctx.emit(resumed)

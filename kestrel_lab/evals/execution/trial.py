@@ -96,7 +96,9 @@ _PARTS: Final = tuple(Identity.__dataclass_fields__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Judged:
+class Judged:
+    """What was found of a run that has ended."""
+
     outcome: Outcome
     reason: str = ""
     scores: tuple[Score, ...] = ()
@@ -196,6 +198,7 @@ async def run_trial(
                 resolve=lambda name: (models.grader if name in ready.graders else models.resolve)(name),
                 ports=ports,
                 output=scenario.output or None,
+                history=[turn.past for turn in scenario.history] if goal == scenario.goal else (),
                 **options,
             )
 
@@ -207,13 +210,13 @@ async def run_trial(
                 if run.task is not None:
                     await asyncio.wait([run.task])
             else:
-                broke = await _finish(run)
+                broke = await finish_run(run)
         # Everything is on disk when a wait ends; `Run.records` would make the disk wait once more.
         records = tuple(lab.store.records(run.id))
         judged = (
-            _Judged(outcome="error", reason=broke)
+            Judged(outcome="error", reason=broke)
             if broke
-            else await _judge(
+            else await judge_run(
                 run,
                 scenario,
                 Trial(
@@ -279,7 +282,7 @@ def _ignore_wait(_: object) -> None:
     """Ignore what a grader waits for: it belongs to no run's log."""
 
 
-async def _finish(run: Run) -> str:
+async def finish_run(run: Run) -> str:
     """Wait for the run; returns what broke, if that is not the run's own end in the log."""
     try:
         await run.wait()
@@ -305,7 +308,7 @@ async def _run_earlier_tasks(
                 return run, wrong
             continue
         run = begin(goal)
-        broke = await _finish(run)
+        broke = await finish_run(run)
         if broke or run.status is not RunStatus.COMPLETE:
             return (
                 run,
@@ -324,24 +327,25 @@ def _keep_macros(lab: Services, place: Workspace) -> None:
         macros.save(proposal.macro)
 
 
-async def _judge(run: Run, scenario: Scenario, trial: Trial) -> _Judged:
+async def judge_run(run: Run, scenario: Scenario, trial: Trial) -> Judged:
+    """Return how a run that has ended is judged by its scenario's checks, and by how it ended."""
     end = next(
         (record.event for record in reversed(trial.records) if isinstance(record.event, RunFinished)), None
     )
     if end is not None and end.outcome in ("error", "cancelled"):
-        return _Judged(outcome="error", reason=end.reason or end.outcome)
+        return Judged(outcome="error", reason=end.reason or end.outcome)
     try:
         scores = await _scores(scenario.checks, trial)
     except CheckError as error:
-        return _Judged(outcome="error", reason=str(error))
+        return Judged(outcome="error", reason=str(error))
     if end is None:
         tools = ", ".join(sorted({asked.tool for asked in run.questions})) or "a tool"
-        return _Judged(
+        return Judged(
             outcome="fail", reason=f"wanted to call {tools}, which only a person may allow", scores=scores
         )
     stored = [score_json(score) for score in scores]
     outcome, reason = outcome_of(trial.records, end, stored, scenario.at_least)
-    return _Judged(outcome=outcome, reason=reason, scores=scores, finish=end.finish)
+    return Judged(outcome=outcome, reason=reason, scores=scores, finish=end.finish)
 
 
 def outcome_of(
@@ -421,7 +425,7 @@ async def _scores(checks: Sequence[Check], trial: Trial) -> tuple[Score, ...]:
 def _result(
     ask: TrialRequest,
     run: Run,
-    judged: _Judged,
+    judged: Judged,
     *,
     model_name: str,
     model_kind: str,

@@ -297,7 +297,7 @@ class Judge:
             sandbox=self._lab.sandbox,
             environment=None
             if scenario.environment is None
-            else await _replay_environment(scenario.environment, records),
+            else await replay_environment(scenario.environment, records),
         )
         old = {str(score["check"]): score for score in row.scores}
         scores: list[dict[str, Any]] = []
@@ -331,7 +331,7 @@ class Judge:
         ), needing
 
 
-async def _replay_environment(environment: Environment, records: Sequence[Record]) -> Opened:
+async def replay_environment(environment: Environment, records: Sequence[Record]) -> Opened:
     """Return a new environment in which the calls of a run were made again; what failed then may fail now."""
     opened = environment.open()
     tools = {tool.name: tool for tool in opened.tools}

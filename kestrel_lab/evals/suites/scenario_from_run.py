@@ -142,7 +142,7 @@ def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
     if began is None or not isinstance(began.event, RunStarted) or not run.status.terminal:
         raise UsageError(f"run {run.id} is {run.status}: a scenario is made from a run that has ended")
     calls = made_calls(records)
-    name = _slug(run.goal)
+    name = slug(run.goal)
     lines = [
         f"# Drafted from run {run.id} ({run.status}, model {one_line(run.report.model)}).",
         "# Look through what is marked EDIT, then name this file in a suite under scenarios_from, or "
@@ -233,7 +233,8 @@ def _written_files(calls: Sequence[MadeCall], workspace: str) -> list[dict[str, 
     return [{"file_contains": {"path": name, "text": line}} for name, line in list(inside.items())[:3]]
 
 
-def _slug(goal: str) -> str:
+def slug(goal: str) -> str:
+    """Return an id made of the first words of a goal."""
     words = re.findall(
         r"[a-z0-9]+", unicodedata.normalize("NFKD", goal).encode("ascii", "ignore").decode().lower()
     )

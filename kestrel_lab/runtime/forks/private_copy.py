@@ -80,14 +80,21 @@ _VARIABLES_OF_NOW: Final = (
 
 
 def copy_for_fork(
-    store: SessionStore, snapshots: SnapshotStore, fork_id: str, run_id: str, state: RunState, at: int
+    store: SessionStore,
+    snapshots: SnapshotStore,
+    fork_id: str,
+    run_id: str,
+    state: RunState,
+    at: int,
+    files: Path | None = None,
 ) -> dict[str, Json]:
     """Make the private copy for a fork of `run_id` at event `at`, behind which that was in `state`; returns
     `RunForked.private_copy`.
 
-    Raises `UsageError` where nothing is known of the files, or the copy cannot be made.
+    `files` is a folder as the run began with it, for one whose own is gone. Raises `UsageError` where nothing
+    is known of the files, or the copy cannot be made.
     """
-    live = Path(state.folder)
+    live = files or Path(state.folder)
     then = files_at(store, snapshots, run_id, at, live)
     copy = make_copy(then, Path(state.project), live, fork_id, snapshots)
     if state.kernels:
