@@ -5,7 +5,6 @@ similar it is to a text, and whether it is JSON, XML or SQL.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import math
 import re
 import string
@@ -282,17 +281,12 @@ def _f1(one: str, other: str) -> float:
 
 
 def _edit_similarity(one: str, other: str) -> float:
-    """Return 1 less the Levenshtein distance over the longer length."""
-    one, other = one.strip(), other.strip()[:MAX_MATCHED]
-    if difflib.SequenceMatcher(None, one, other, autojunk=False).real_quick_ratio() == 0:
-        return float(one == other)
-    before = list(range(len(other) + 1))
-    for place, letter in enumerate(one, 1):
-        now = [place]
-        for at, known in enumerate(other):
-            now.append(min(now[at] + 1, before[at + 1] + 1, before[at] + (letter != known)))
-        before = now
-    return 1 - before[-1] / max(len(one), len(other), 1)
+    """Return 1 less the Levenshtein distance over the longer length; raises `CheckError` where it cannot."""
+    try:
+        from rapidfuzz.distance import Levenshtein  # an extra
+    except ImportError as error:
+        raise CheckError("similar by letters needs rapidfuzz: pip install 'kestrel-lab[evals]'") from error
+    return Levenshtein.normalized_similarity(one.strip(), other.strip()[:MAX_MATCHED])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -254,8 +254,7 @@ async def _judged(lab: Services, row: EvalRow, checks: Sequence[Check]) -> EvalR
     told = [*row.scores, *map(score_json, scores)]
     result = {**row.result, "scores": told}
     if end is not None:
-        said = [(str(one["check"]), bool(one["passed"]), str(one["reason"])) for one in told]
-        result["outcome"], result["reason"] = outcome_of(records, end, said)
+        result["outcome"], result["reason"] = outcome_of(records, end, told)
     return replace(row, result=result)
 
 

@@ -282,7 +282,9 @@ class Reruns:
             trial_workspace(
                 scenario, ready.sources[scenario.id], guidance=config.guidance, named=self.named_guidance
             ) as place,
-            ready.models_for(lab, scenario, config, FIRST_EPOCH + number, place.root) as models,
+            ready.models_for(
+                lab, scenario, config, FIRST_EPOCH + number, place.root, f"{self.run.id}/{at}/{number}"
+            ) as models,
         ):
             options["model"] = wrap(models.model)
             options["tools"] = (
