@@ -88,6 +88,7 @@ def test_all_trials_that_wait_go_into_one_batch_per_round(lab, server):
     assert all(not batch.answers for batch in stored_batches(lab.store)), "the runs have the answers"
 
 
+@pytest.mark.long
 def test_a_second_run_asks_anew(lab, server):
     """A finished run with batches is not taken for the next one's answers."""
     evaluate(lab, suite_of(2))
@@ -202,6 +203,7 @@ def test_what_has_no_batch_endpoint_is_said_before_the_first_trial(lab, server):
         evaluate(lab, one, configs={"s": ScriptedModel(["say 0"])})
 
 
+@pytest.mark.long
 def test_few_trials_are_asked_directly(lab, server):
     """`batch_above` batches only what is more than that."""
     evaluate(lab, suite_of(2), batch=False, batch_above=2)
