@@ -51,6 +51,7 @@ from kestrel_lab.runtime.start import start
 from kestrel_lab.runtime.supervision.model_guard import guard_model
 from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.tool import Toolbox
 
 Outcome = Literal["pass", "fail", "error"]
@@ -202,7 +203,7 @@ async def run_trial(
                 **options,
             )
 
-        run, broke = await _run_earlier_tasks(lab, ask, begin, workspace)
+        run, broke = await _run_earlier_tasks(lab, ask, begin, workspace, sandbox)
         if run is None or not broke:
             run = begin(scenario.goal)
             if broke:  # a row names a run: this one does nothing
@@ -296,7 +297,7 @@ async def finish_run(run: Run) -> str:
 
 
 async def _run_earlier_tasks(
-    lab: Services, ask: TrialRequest, begin: Callable[[str], Run], place: Workspace
+    lab: Services, ask: TrialRequest, begin: Callable[[str], Run], place: Workspace, sandbox: Sandbox
 ) -> tuple[Run | None, str]:
     """Run the tasks that come before the scenario's goal; returns the last of these runs, if any, and what
     broke.
@@ -304,7 +305,7 @@ async def _run_earlier_tasks(
     run = None
     for goal in ask.scenario.before:
         if isinstance(goal, SetupCommand):
-            if wrong := await goal.run(place, lab.sandbox):
+            if wrong := await goal.run(place, sandbox):
                 return run, wrong
             continue
         run = begin(goal)
