@@ -34,7 +34,7 @@ _LONGEST = 100_000
 _CLIENT = """\
 #!{python} -IS
 import json, os, signal, socket, sys
-if sys.argv[1:2] != ["-m"] or sys.argv[2].split(".")[0] not in ("kestrel_lab", "ipykernel_launcher"):
+if sys.argv[1:2] != ["-m"] or sys.argv[2].split(".")[0] not in {warm!r}:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
     server.connect({address!r})
@@ -48,13 +48,18 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
 
 
 @contextmanager
-def warm_python(folder: Path) -> Iterator[Path]:
-    """Start the process that is forked, with its program in `folder`; the program."""
+def warm_python(folder: Path, *modules: str) -> Iterator[Path]:
+    """Start the process that is forked, with its program in `folder`; the program.
+
+    It has `modules` of the tests imported, too, each of which can be run by `-m`.
+    """
     program = folder / "python"
-    program.write_text(_CLIENT.format(python=sys.executable, address=str(folder / "s")))
+    warm = ("kestrel_lab", "ipykernel_launcher", *modules)
+    program.write_text(_CLIENT.format(python=sys.executable, address=str(folder / "s"), warm=warm))
     program.chmod(0o700)
-    command = [sys.executable, __file__, str(folder / "s")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+    command = [sys.executable, __file__, str(folder / "s"), *modules]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)} if modules else None
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
         yield program
@@ -129,11 +134,12 @@ def _become(words: list[str], folder: str, env: dict[str, str], streams: list[in
 
 if __name__ == "__main__":
     os.environ["JPY_PARENT_PID"] = str(os.getpid())  # ipykernel reads on import who its kernels end with
-    for name in MODULES:
+    address, *own = sys.argv[1:]
+    for name in (*MODULES, *own):
         import_module(name)
     gc.freeze()
-    program = str(Path(sys.argv[1]).with_name("python"))
-    sys.argv = _serve(sys.argv[1])
+    program = str(Path(address).with_name("python"))
+    sys.argv = _serve(address)
     if sys.argv[0].startswith("kestrel_lab"):  # what it starts is warm, too
         sys.executable = program
     sys.modules.pop(sys.argv[0], None)  # it is run again, by another name, as after a real start

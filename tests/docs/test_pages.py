@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,31 +92,30 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path
 
 
-_SHELL = """
-import json, sys
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
+@pytest.fixture(scope="module")
+def shell_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python that has imported what pages need, once for all of them: litellm alone takes seconds."""
+    from warm_python import warm_python  # not there where a page for contributors is tried
 
-shell = InteractiveShell.instance()
-for code in json.load(sys.stdin):
-    with capture_output():
-        result = shell.run_cell(code)
-    result.raise_error()
-    print("ran", flush=True)
-"""
+    with warm_python(tmp_path_factory.mktemp("shell"), "page_shell") as program:
+        yield program
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS if block.kind in RUN}))
 def test_the_code_of_a_page_runs(
-    project: Path, page: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    project: Path,
+    page: str,
+    shell_program: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The Python blocks and cells of a page run from top to bottom in one shell without an error."""
     if page.endswith("sharing.md"):
         monkeypatch.setenv("RESULTS_URL", request.getfixturevalue("postgres").database("results"))
     codes = [block.text for block in blocks_of(page) if block.kind in RUN]
     done = subprocess.run(
-        [sys.executable, "-c", _SHELL],
+        [shell_program, "-m", "page_shell"],
         input=json.dumps(codes),
         cwd=project,
         capture_output=True,
