@@ -297,7 +297,7 @@ class _Client:
         used = done.usage
         usage = Usage(unpriced=1) if self._cost is None else Usage(cost_usd=self._cost)
         if used is not None:
-            usage += _usage(used)
+            usage += usage_of(used)
         if self._parts.calls:
             self._flush()
         last = self._parts.turn(ModelAnswer(usage=usage), self.session, counted=used is not None)
@@ -306,7 +306,7 @@ class _Client:
             raise ModelError(f"the agent stopped: {done.stop_reason}")
 
 
-def _usage(used: Any) -> Usage:
+def usage_of(used: Any) -> Usage:
     """Return the tokens with those of the cache among the read and thoughts among the written ones.
 
     The protocol leaves open whether an agent counts them there already; the total says it.

@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import acp.schema
 import psutil
 import pytest
 from player import heard, install, stream_of
 from waits import LoopClock, becomes
 
 from kestrel_lab import Lab
+from kestrel_lab.adapters.agent_client_protocol import usage_of
 from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.actions import actions_of
@@ -596,3 +598,19 @@ def test_a_program_that_needs_a_terminal_has_one(place: Place, pty: bool) -> Non
     assert not [
         one for one in psutil.process_iter(["cmdline"]) if str(program) in (one.info["cmdline"] or ())
     ]
+
+
+def test_thoughts_are_among_the_tokens_written(place: Place) -> None:
+    """Gemini CLI counts them in its total alone; agents that speak ACP say by their total what is counted apart."""
+    stream = json.loads(json.dumps(stream_of("gemini")).replace('"total_tokens": 115', '"total_tokens": 120'))
+    place.plays("gemini", stream)
+    run, _ = asyncio.run(ended(place, "gemini"))
+    assert (run.usage.tokens_in, run.usage.tokens_out, run.usage.tokens_reasoning) == (75, 45, 5)
+    told = {"input_tokens": 10, "output_tokens": 4, "cached_read_tokens": 6, "thought_tokens": 3}
+    for total, counted in ((23, (16, 7)), (20, (16, 4)), (14, (10, 4))):
+        used = usage_of(acp.schema.Usage(total_tokens=total, **told))
+        assert (used.tokens_in, used.tokens_out, used.tokens_cached, used.tokens_reasoning) == (
+            *counted,
+            6,
+            3,
+        )
