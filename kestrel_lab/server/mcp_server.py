@@ -1,7 +1,7 @@
 """A session as an MCP server: other programs call its tools. Over HTTP: `serve`.
 
-Every call is a run in the log, under a policy that asks nobody: what the policy does not allow is refused and
-said so.
+Every call of a tool is a run in the log, under a policy that asks nobody: what the policy does not allow is
+refused and said so. The tools that read the log (`server.log_tools`) are served beside them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError
 from kestrel_lab.core.events.union import Event, Progress, ToolAnswered, ToolCalled
+from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import RunStatus
@@ -23,6 +24,7 @@ from kestrel_lab.runtime.context.images import with_images
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.start import start
+from kestrel_lab.server.log_tools import LOG_TOOLS, LogTool
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.tool import Tool, Toolbox
 
@@ -53,17 +55,24 @@ def make_server(lab: Services, *, approve: str, workspace: str, tools: Sequence[
     from mcp_types import Tool as WireTool
 
     # A question to a person has no place here: nobody sits on the other side.
-    offered = Toolbox(tool for tool in lab.registry.resolve_tools(tools) if not tool.asks_person)
+    reading = {name: one for name, one in LOG_TOOLS.items() if tools is None or name in tools}
+    named = None if tools is None else [name for name in tools if name not in reading]
+    offered = Toolbox(tool for tool in lab.registry.resolve_tools(named) if not tool.asks_person)
     by_wire = {wire_name(tool.name): tool for tool in offered}
     listed = [
         WireTool(name=name, description=tool.description, input_schema=tool.schema)
         for name, tool in by_wire.items()
+    ] + [
+        WireTool(name=name, description=one.description, input_schema=one.schema)
+        for name, one in reading.items()
     ]
 
     async def list_tools(_: Any, __: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=listed)
 
     async def call_tool(ctx: Any, params: CallToolRequestParams) -> CallToolResult:
+        if (reader := reading.get(params.name)) is not None:
+            return await _read_log(lab, reader, params.arguments or {})
         if (tool := by_wire.get(params.name)) is None:
             return _text_result(f"there is no tool {one_line(params.name)!r}", failed=True)
         return await _follow_run(
@@ -71,6 +80,17 @@ def make_server(lab: Services, *, approve: str, workspace: str, tools: Sequence[
         )
 
     return Server("kestrel_lab", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+async def _read_log(lab: Services, reader: LogTool, args: dict[str, Any]) -> CallToolResult:
+    """The answer of a tool that reads the log: JSON, and the same as text for clients that take only that."""
+    from mcp_types import CallToolResult, TextContent
+
+    try:
+        found = await asyncio.to_thread(reader.answer, lab.store, args)
+    except KestrelError as error:
+        return _text_result(str(error), failed=True)
+    return CallToolResult(content=[TextContent(type="text", text=dumps(found))], structured_content=found)
 
 
 def _call(lab: Services, tool: Tool, args: dict[str, Any], approve: str, workspace: str) -> Run:

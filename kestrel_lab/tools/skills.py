@@ -34,6 +34,8 @@ PLACES: Final = (".agents/skills", ".claude/skills")
 """Folders of a workspace, and of the user's home, that hold skills; the first is the one that agents share.
 """
 OF_HOME: tuple[str, ...] = PLACES
+SHIPPED: Final = Path(__file__).parent / "shipped_skills"
+"""Skills that come with the package: `kestrel skills add NAME` copies one into a workspace."""
 MOST_FOLDERS: Final = 200
 """Most entries of a folder that is searched for skills."""
 MOST_OFFERED: Final = 64

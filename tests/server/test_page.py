@@ -51,6 +51,7 @@ SCRIPTS: dict[str, list[Any]] = {
         "It begins with **one** [notes.md:1]. I was not allowed to count [answer.1.1]. See "
         f"[gone.md:1]. {HOSTILE}",
     ],
+    "talk": [f"It was refunded twice. {HOSTILE}"],
     "write": [[("write_file", {"path": "a.txt", "content": "hi"})], "written"],
 }
 
@@ -216,6 +217,33 @@ def test_claims_are_underlined_and_say_what_they_cite(page: Page, server: Server
     page.keyboard.press("Escape")
     assert claim.evaluate(shown) == "none"
     assert page.locator("img").count() == 0
+
+
+def test_runs_are_found_by_their_words_on_the_page(page: Page, server: Server) -> None:
+    """A search shows the text with its words marked and nothing of it alive, filters narrow it, a hit opens its
+    run, and a query without a word is refused in words.
+    """
+    page.goto(server.link)
+    started(page, "talk about it")
+    expect(page.locator("[data-role=answer]")).to_contain_text("refunded")
+    page.get_by_role("button", name="Search", exact=True).first.click()
+    page.locator("#query").fill('"refunded twice"')
+    page.locator("#query").press("Enter")
+    expect(page.locator("#found li")).to_have_count(1)
+    expect(page.locator("#found mark")).to_have_text(["refunded", "twice"])
+    expect(page.locator("#found")).to_contain_text("<img src=x")
+    page.locator("#filters summary").click()
+    page.get_by_label("tool", exact=True).fill("bash")
+    page.locator("#query").press("Enter")
+    expect(page.locator("#found-notes")).to_have_text("no run was found")
+    page.get_by_label("tool", exact=True).fill("")
+    page.locator("#query").press("Enter")
+    page.locator("#found li button").click()
+    expect(page.locator("#panel [data-role=answer]")).to_contain_text("refunded twice")
+    page.locator("#query").fill("***")
+    page.locator("#query").press("Enter")
+    expect(page.locator("#found-notes")).to_contain_text("no letter")
+    assert page.title() == "kestrel" and page.locator("img").count() == 0
 
 
 def test_a_page_outlives_its_server(page: Page, server: Server, session: Lab, folder: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,17 +37,22 @@ def session(tmp_path: Path) -> Iterator[Lab]:
     opened.close()
 
 
-def ask(session: Lab, **words: str) -> protocol.Trials:
-    """Return the reply to `trials`."""
+def send(session: Lab, **message: Any) -> protocol.ServerMessage:
+    """Return the reply to a message."""
 
     async def asked() -> protocol.ServerMessage:
         async with Control(session) as control:
             link = control.connect()
             await link.receive()
-            await link.send({"type": "trials", "id": "7", **words})
+            await link.send({"id": "7", **message})
             return await link.receive()
 
-    reply = asyncio.run(asked())
+    return asyncio.run(asked())
+
+
+def ask(session: Lab, **words: str) -> protocol.Trials:
+    """Return the reply to `trials`."""
+    reply = send(session, type="trials", **words)
     assert isinstance(reply, protocol.Trials), reply
     assert reply.re == "7"
     return reply
@@ -89,3 +95,20 @@ def test_trials_of_no_eval_run_are_together_by_commit(session: Lab) -> None:
     found = next(one for one in ask(session).eval_runs if one.commit)
     assert (found.eval_run, found.trials) == ("c" * 40, 3)
     assert {one.run for one in ask(session, suite="demo", eval_run=found.eval_run).trials} == {""}
+
+
+def test_trials_are_found_by_their_words(session: Lab) -> None:
+    """Words of answers and filters find them, newest first, with the words told apart; what is wrong is
+    refused.
+    """
+    found = send(session, type="find", query="HELLO", filters={"check": "failed"}, limit=1)
+    assert isinstance(found, protocol.Found)
+    (hit,) = found.runs
+    assert (hit.task, hit.ended, hit.where) == ("bad", "fail: answer contains 'bye'", "answer")
+    assert [text for text, marked in hit.parts if marked] == ["hello"]
+    assert "tool" in found.filters
+    rest = send(session, type="find", query="HELLO", filters={"check": "failed"}, after=found.after)
+    assert isinstance(rest, protocol.Found)
+    assert len(rest.runs) == 1 and rest.runs[0].run != hit.run and rest.after is None
+    for wrong in ({"query": "***"}, {"filters": {"modle": "x"}}, {"filters": {"epoch": "two"}}):
+        assert isinstance(send(session, type="find", **wrong), protocol.Refused)

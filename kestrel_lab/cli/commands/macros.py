@@ -95,3 +95,14 @@ def show_skill(
 ) -> ShownSkill:
     """Show what a skill says, and which files it has."""
     return frontend_of(ctx).lab().skills.at(workspace).get(name)
+
+
+@skills.command("add", epilog="Example: kestrel skills add analyse-runs")
+def add_skill(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The skill.")] = "analyse-runs",
+    *,
+    workspace: SkillPlace = ".",
+) -> ShownSkill:
+    """Copy a skill of kestrel into .agents/skills of the workspace: how to analyse recorded runs."""
+    return frontend_of(ctx).lab().skills.at(workspace).add(name)

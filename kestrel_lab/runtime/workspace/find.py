@@ -90,8 +90,9 @@ class Hit:
         """Yield the text in pieces on one line, each with whether it was asked for."""
         text, last = self.piece.text, 0
         for start, end in (*self.marks, (len(text), len(text))):
-            yield _SPACES.sub(" ", text[last:start]), False
-            yield _SPACES.sub(" ", text[start:end]), True
+            for piece, marked in ((text[last:start], False), (text[start:end], True)):
+                if piece:
+                    yield _SPACES.sub(" ", piece), marked
             last = end
 
     def as_json(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.runtime.options import skill_sources
 from kestrel_lab.runtime.services import Services
-from kestrel_lab.tools.skills import PLACES, Skill, find_skills
+from kestrel_lab.tools.skills import FILE, PLACES, SHIPPED, Skill, find_skills
 from kestrel_lab.views.html.table_view import TableView, TextView
 
 _COLUMNS = ("skill", "folder", "state", "what for")
@@ -60,6 +61,20 @@ class WorkspaceSkills(TableView):
     def at(self, workspace: str | Path) -> WorkspaceSkills:
         """Return the skills of another workspace."""
         return WorkspaceSkills(self._lab, workspace)
+
+    def add(self, name: str) -> ShownSkill:
+        """Copy a skill that comes with this package into the workspace, for agents of any kind to load.
+
+        Raises `UsageError` where there is none of that name, or the workspace has another one.
+        """
+        source, target = SHIPPED / name, self.workspace / PLACES[0] / name
+        known = sorted(path.parent.name for path in SHIPPED.glob(f"*/{FILE}"))
+        if name not in known:
+            raise UsageError(f"no skill {name!r} comes with kestrel; {did_you_mean(name, known)}")
+        if target.exists() and (target / FILE).read_bytes() != (source / FILE).read_bytes():
+            raise UsageError(f"{target} is there and is another one: remove it first to get that of kestrel")
+        shutil.copytree(source, target, dirs_exist_ok=True)
+        return self.get(name)
 
     def get(self, name: str) -> ShownSkill:
         """Return the skill of that name, loadable ones first; raises `UsageError` if there is none."""

@@ -604,6 +604,32 @@ def test_kestrel_is_a_server_itself(make: Make, workspace: Path, tmp_path: Path)
     log.close()
 
 
+def test_a_coding_agent_finds_and_reads_runs(make: Make, workspace: Path, tmp_path: Path) -> None:
+    """`find_runs` and `read_run` are served beside the tools: pages with what is found and its events, what is
+    wrong is said, and no run is made of a search.
+    """
+    log = Lab(home := tmp_path / "served", ScriptedModel([say("refunded twice")]), "auto", env={})
+    found = log.run_sync("pay it back", workspace=workspace)
+    log.close()
+    session = make(k=serving(home, workspace, "--tools", "find_runs,read_run"))
+    page = ask(session, "k:find_runs", query='"refunded twice"', status="complete")
+    assert [(hit["run"], hit["where"]) for hit in page["hits"]] == [(found.id, "answer")]
+    whole = ask(session, "k:read_run", run=found.id)
+    assert page["hits"][0]["event"] in [text["event"] for text in whole["texts"]]
+    assert whole["after"] is None
+    for tool, args, why in [
+        ("k:find_runs", {"query": "x", "since": "soon"}, "neither an age"),
+        ("k:find_runs", {"query": "***"}, "no letter"),
+        ("k:read_run", {"run": "none"}, "no run 'none'"),
+    ]:
+        with pytest.raises(ToolError, match=why):
+            ask(session, tool, **args)
+    session.close()
+    log = Lab(home, env={})
+    assert [row.id for row in log.store.runs()] == [found.id]
+    log.close()
+
+
 def test_what_a_server_says_on_standard_error_is_kept(make: Make) -> None:
     """Its standard error, and what is not a message on its output, stand in a log that only the user can
     read.
