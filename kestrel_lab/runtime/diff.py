@@ -35,7 +35,7 @@ class RunDiff(PartsView):
     Two events are the same when their type and fields are; times and ids of runs and records do not count,
     nor what a model was told of the time at which its run began. The order of events counts. Left out is what
     only says how a run came to go on: changes of its state, `run_resumed`, `run_forked`, `files_kept`, and
-    that a step was begun, or a model or a person asked, once more.
+    that a step was begun, or a model or a person asked, once more; and what was said of a run afterwards.
     """
 
     a: Run
@@ -119,6 +119,7 @@ _PASSED_OVER = (
     e.StateTransition,
     e.CheckpointSaved,
     e.FilesKept,
+    e.Annotation,
 )
 
 

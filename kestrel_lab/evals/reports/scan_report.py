@@ -34,7 +34,7 @@ _FOUND: Final = ("text", "value", "events")
 _FINDINGS: Final = ("scanner", *_TRIAL, *_FOUND, "version")
 _RATES: Final = ("scanner", "configuration", "found (95 %)", "of them passed", "runs")
 _EXAMPLES: Final = 3
-"""Findings of each scanner that are shown; the frame has all."""
+"""Findings of each scanner that are shown, of different runs; the frame has all."""
 _TEXT: Final = 160
 _FAILED: Final = 3
 
@@ -104,10 +104,11 @@ class ScanReport(PartsView):
         yield from self._notes()
 
     def _shown(self) -> Iterable[tuple[str, str, str]]:
-        counts: Counter[str] = Counter()
+        runs: dict[str, set[str]] = {}
         for one in self._findings():
-            counts[one["scanner"]] += one["value"] is not None
-            if one["value"] is not None and counts[one["scanner"]] <= _EXAMPLES:
+            seen = runs.setdefault(one["scanner"], set())
+            if one["value"] is not None and one["run"] not in seen and len(seen) < _EXAMPLES:
+                seen.add(one["run"])
                 yield one["scanner"], one_line(one["text"], _TEXT), one["run"]
 
     def _silent(self) -> list[str]:

@@ -96,8 +96,9 @@ def _read_tables(suite: str, rows: Sequence[EvalRow], store: SessionStore) -> It
     scans = stored_scans(store, [row.run for row in rows])
     names = sorted({name for one in scans.values() for name in one})
     if names:
-        report = ScanReport(what=suite, rows=rows, scans=scans, names=names)
-        yield ["What scanners found", shown_table(report.table())]
+        table = ScanReport(what=suite, rows=rows, scans=scans, names=names).table()
+        if table[1]:
+            yield ["What scanners found", shown_table(table)]
     if sum(row.outcome != "pass" for row in rows) >= _ENOUGH_FAILURES:
         with suppress(UsageError):  # the runs are in no log that is at hand
             groups = group_failures(store, suite, rows)[1]

@@ -91,11 +91,14 @@ def refusal(run: Transcript) -> Iterator[Finding]:
 
 
 _NAMED: Final = re.compile(
-    r"[\w.+-]+@[\w-]+\.[\w.]*\w|(?:https?://|www\.)[^\s,;)\"']+\w|(?<!\w)[\"“]([^\"”\n]{2,60})[\"”](?!\w)|"
-    r"(?<!\w)'([^'\n]{4,60})'(?!\w)|(?<![\w/])/[\w./-]+\w|\b[\w-]+/[\w-]+\b|"
-    r"\b(?=[A-Z0-9-]*\d)[A-Z][A-Z0-9-]{4,}\b"
+    r"(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.]*\w|(?:https?://|www\.)[^\s,;)\"']+\w|(?<![\w/])/[\w./-]+\w|"
+    r"(?<![\w-])(?=[\w/-]{0,80}[a-z][_-][a-z])[\w-]+/[\w-]+\b|(?<![\w-])[A-Z](?=(?:[A-Z-]{0,9}\d){5})[A-Z0-9-]{5,}\b"
 )
-"""What a goal names and nobody would put in other words: addresses, quoted texts, paths, ids."""
+"""What a goal names and nobody would put in other words: addresses, paths, ids."""
+_MOST_GOAL: Final = 1_500
+"""Longer goals hold material, an issue or a log, and what that names is no instruction."""
+_PREFIX: Final = re.compile(r"^(?:https?:/)?/?(?=.*[/.])(?:www\.)?", re.IGNORECASE)
+"""Without it an address or a path is the same one."""
 _OFFERED: Final = re.compile(
     r"\b(?:you|we) (?:can|could|may|might)\b|\bif you (?:need|want|like)\b", re.IGNORECASE
 )
@@ -104,16 +107,16 @@ _OFFERED: Final = re.compile(
 
 @scanner
 def instruction_lost(run: Transcript) -> Iterator[Finding]:
-    """The goal asks for an address, a path, a quoted text or an id that no call and no answer uses."""
-    if not run.answer.strip() or _UNABLE.search(_opening(run)):
+    """The goal asks for an address, a path or an id that no call and no answer uses."""
+    if not run.answer.strip() or _UNABLE.search(_opening(run)) or len(run.goal) > _MOST_GOAL:
         return  # what the agent did not get to, or says it cannot do, is not lost: see no_answer and gave_up
     did = [step for step in run.steps if step.kind != "user"]
     texts = [readable(dict(step.args)) if step.kind == "call" else step.text for step in did]
     used = "\n".join(texts).lower()
     asked = "\n".join(said for said in _SENTENCE.split(run.goal) if not _OFFERED.search(said))
-    named = {(found[1] or found[2] or found[0]).strip() for found in _NAMED.finditer(asked)}
-    # A path is the same one without the slash that it begins with.
-    if lost := sorted(name for name in named if (name[1:] if "/" in name[1:] else name).lower() not in used):
+    named = set(_NAMED.findall(asked))
+    lost = sorted(name for name in named if _PREFIX.sub("", name).lower() not in used)
+    if lost:
         goal = next(step for step in run.steps if step.kind == "user")
         names = ", ".join(lost)
         yield finding(f"the goal names {names}, which no call and no answer uses", goal, *_answered(run))

@@ -99,7 +99,7 @@ class Scanner:
 
 
 @overload
-def scanner(function: Callable[[Transcript], Iterable[Finding]], /) -> Scanner: ...
+def scanner(function: Callable[[Transcript], Iterable[Finding]], /, *, name: str = "") -> Scanner: ...
 
 
 @overload

@@ -60,6 +60,8 @@ def test_what_is_found_is_a_measure(lab: Lab) -> None:
     assert list(report.frame.query("scanner == 'loop'").config) == ["b"] * 12
     assert "loop" in repr(report)
     assert "<table" in report._repr_html_()
+    one, other = (row.run for row in found.rows[:2])
+    assert not any(pair[0] and pair[0].event.type == "run_scanned" for pair in lab.diff(one, other).rows)
     again = asyncio.run(found.scan())
     assert (again.done.looked, again.done.there) == (0, 24)
     assert list(found.frame.groupby("config")["found:loop"].mean()) == [0, 1]

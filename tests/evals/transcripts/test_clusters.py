@@ -6,9 +6,11 @@ from pathlib import Path
 import made_rows
 import pytest
 from recorded_runs import recording, store_recordings
+from result_pages import page_index
 
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.evals.execution.result import EvalResult
+from kestrel_lab.evals.scanners.scanner import finding, scanner
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
@@ -88,6 +90,18 @@ def test_a_model_that_fails_costs_its_sentence(lab: Lab) -> None:
     found = asyncio.run(result(lab).clusters(model=ScriptedModel(fails)))
     assert len(found.clusters) == 2
     assert "out of order" in repr(found)
+
+
+def test_the_page_of_a_suite_has_them(lab: Lab, tmp_path: Path) -> None:
+    """What scanners found and which failures are alike stand on the page as tables."""
+    found = result(lab)
+    failed = scanner(lambda run: [finding("it failed", one) for one in run.calls if one.error], name="failed")
+    asyncio.run(found.scan(failed))
+    tables = dict(page_index(found.report(tmp_path / "page.html"))["tables"])
+    headings, rows = tables["What scanners found"]
+    assert headings[0] == "scanner"
+    assert [row[0] for row in rows] == ["failed", "failed"]
+    assert [row[1] for row in tables["Failures that are alike: kestrel eval clusters"][1]] == ["6", "5"]
 
 
 def test_nothing_that_failed_is_said(lab: Lab) -> None:
