@@ -124,7 +124,7 @@ def parse_check(item: Json, *, loosely: bool = False) -> Check:
     given = value if isinstance(value, dict) and not _of_checks(kind) else {fields(kind)[0].name: value}
     check: Check = kind(**_arguments(name, kind, given, loosely=loosely))
     if beside := {key: item[key] for key in _BESIDE if key in item}:
-        given = {"inner": {name: value}} | beside
+        given = {"inner": {name: value}, **beside}
         return NamedCheck(**cast("Any", _arguments(name, NamedCheck, given, loosely=loosely)))
     return check
 

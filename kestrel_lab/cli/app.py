@@ -17,7 +17,6 @@ from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.doctor import Doctor, config, known_models, run_diagnostics
 from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
 from kestrel_lab.cli.commands.home import home
-from kestrel_lab.cli.commands.import_suite import importing
 from kestrel_lab.cli.commands.labels import judging
 from kestrel_lab.cli.commands.macros import macros, skills
 from kestrel_lab.cli.commands.mcp import mcp
@@ -46,6 +45,7 @@ from kestrel_lab.cli.frontend import (
     run_options,
     takes_flags,
 )
+from kestrel_lab.cli.import_suite import importing
 from kestrel_lab.cli.overview import SETTINGS
 from kestrel_lab.cli.router import router
 from kestrel_lab.core.errors import UsageError

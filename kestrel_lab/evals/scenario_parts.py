@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import string
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -15,7 +17,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.yaml.validation import Declared, WrittenAs
-from kestrel_lab.evals.suite_forms import Filled, Positive, as_tuple, some
+from kestrel_lab.evals.suite_forms import Filled, Positive, as_tuple, mistake_at, some
 from kestrel_lab.tools.files.workspace import Workspace
 
 
@@ -98,6 +100,24 @@ class Choices(Declared):
         if (len(one) != 1 and not one.isdigit()) or not 0 <= place < len(self.options):
             raise UsageError(f"{one!r} is neither the letter, the number nor the text of an option")
         return place
+
+
+def with_choices(value: Any, context: Mapping[str, Any] | None) -> Any:
+    """Return a scenario as it is written with its choices below its goal and their check behind its checks;
+    what is no scenario with choices as it is. Without a `context` it is one of Python code.
+    """
+    if not isinstance(value, dict) or not value.get("choices") or not isinstance(value.get("goal"), str):
+        return value
+    choices = Choices.model_validate(value["choices"], context=context)
+    try:
+        text, check = choices.written(str(value.get("id", "")))
+    except UsageError as error:
+        raise mistake_at("choices", value["choices"], error) from error
+    written = {"choice": asdict(check) | {"right": list(check.right), "options": list(check.options)}}
+    checks = value.get("checks") or ()
+    if isinstance(checks, list | tuple):
+        checks = [*checks, written if context else check]
+    return {**value, "goal": f"{value['goal'].rstrip()}\n\n{text}", "choices": None, "checks": checks}
 
 
 class SimulatedUser(Declared):

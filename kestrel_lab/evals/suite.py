@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -34,7 +34,7 @@ from kestrel_lab.evals.given_turns import GivenTurn
 from kestrel_lab.evals.guidance import Guidance, is_guidance
 from kestrel_lab.evals.metrics import Metric
 from kestrel_lab.evals.options import Selection, check_reducer
-from kestrel_lab.evals.scenario_parts import Choices, SetupCommand, SimulatedUser
+from kestrel_lab.evals.scenario_parts import Choices, SetupCommand, SimulatedUser, with_choices
 from kestrel_lab.evals.seed_notes import GivenNote
 from kestrel_lab.evals.suite_forms import (
     MOST,
@@ -265,19 +265,7 @@ class Scenario(Defaults):
     @model_validator(mode="before")
     @classmethod
     def _write_choices(cls, value: Any, info: ValidationInfo) -> Any:
-        if not isinstance(value, dict) or not value.get("choices") or not isinstance(value.get("goal"), str):
-            return value
-        choices = Choices.model_validate(value["choices"], context=info.context)
-        try:
-            text, check = choices.written(str(value.get("id", "")))
-        except UsageError as error:
-            raise mistake_at("choices", value["choices"], error) from error
-        asked = f"{value['goal'].rstrip()}\n\n{text}"
-        written = {"choice": asdict(check) | {"right": list(check.right), "options": list(check.options)}}
-        checks = value.get("checks") or ()
-        if isinstance(checks, list | tuple):
-            checks = [*checks, written if info.context else check]
-        return {**value, "goal": asked, "choices": None, "checks": checks}
+        return with_choices(value, info.context)
 
     @property
     def policy(self) -> str:

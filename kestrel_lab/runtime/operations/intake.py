@@ -99,7 +99,9 @@ def conversation_plan(
     says: tuple[str, ...], tools: tuple[str, ...], user: dict[str, Json] | None = None
 ) -> Plan:
     """Return a plan of one conversation with these user turns and tools; see `converse` for the `user`."""
-    args: dict[str, Json] = {"says": list(says)} | ({} if user is None else {"user": user})
+    args: dict[str, Json] = {"says": [*says]}
+    if user is not None:
+        args["user"] = user
     return Plan(
         steps=(Step(id="conversation", operation="converse", args=escape_template(args), tools=tools),)
     )

@@ -21,6 +21,7 @@ MOST_FILES: Final = 20_000_000
 """Bytes of files that come with a suite, all together."""
 ALWAYS: Final[dict[str, Json]] = {"answer_matches": ""}
 """A check that every answer passes: what others call a test without an assertion."""
+_NOTHING: Final = (None, "", [], {}, ())
 _HEADINGS: Final = ["where", "not carried over", "nearest way"]
 
 
@@ -57,7 +58,9 @@ class SuiteDraft:
 
     def add(self, origin: str, scenario: Mapping[str, Json]) -> None:
         """Add a scenario; keys without a value are left out, and an id that is taken gets a number."""
-        kept = {key: value for key, value in scenario.items() if value not in (None, "", [], {}, ())}
+        kept: dict[str, Json] = {
+            key: value for key, value in scenario.items() if value not in (None, "", [], {}, ())
+        }
         taken = {one["id"] for _, one in self.scenarios}
         name = slug(str(kept["id"]))
         kept["id"] = next(

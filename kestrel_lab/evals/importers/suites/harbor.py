@@ -98,13 +98,13 @@ def _read_task(draft: SuiteDraft, task: Path) -> None:
             "id": name,
             "family": str(metadata.pop("category", "")),
             "goal": relative or " ",
-            "tags": tags or keywords,
+            "tags": [*(tags or keywords)],
             "workspace": {"folder": f"{FOLDER}/{name}/workspace"}
             if _has(draft, f"{name}/workspace/")
             else {},
             "limits": {"seconds": seconds} if isinstance(seconds, int | float) and seconds > 0 else {},
             "checks": checks,
-            "metadata": metadata,
+            "metadata": {**metadata},
         },
     )
 

@@ -117,11 +117,12 @@ class _TaskReader:
         if isinstance(config, Called):
             values = {key: one for key, one in config.kwargs.items() if isinstance(one, int | float | str)}
             heat = values.pop("temperature", None)
-            self.draft.suite["configs"] = [
-                {"name": "default"}
-                | ({} if heat is None else {"temperature": heat})
-                | ({"params": values} if values else {})
-            ]
+            made: dict[str, Json] = {"name": "default"}
+            if heat is not None:
+                made["temperature"] = heat
+            if values:
+                made["params"] = {**values}
+            self.draft.suite["configs"] = [made]
         known = {*_LIMITS, *_IGNORED, "dataset", "solver", "plan", "scorer", "epochs", "config"}
         for key in sorted(set(task.kwargs) - known):
             way = (
@@ -329,7 +330,7 @@ class _TaskReader:
                 "family": self.name if self.several else "",
                 "goal": "\n\n".join(filter(None, (system, goal))) or " ",
                 "choices": choices,
-                "expected": targets[0] if len(targets) == 1 else targets,
+                "expected": targets[0] if len(targets) == 1 else [*targets],
                 "workspace": {"files": {str(k): str(v) for k, v in files.items()}}
                 if isinstance(files, dict)
                 else {},

@@ -140,7 +140,7 @@ class _Reader:
             if isinstance(heat := options.get("temperature"), int | float):
                 made["temperature"] = heat
             if params := {key: options[key] for key in _PARAMS if key in options}:
-                made["params"] = params
+                made["params"] = {**params}
             for key in sorted(set(options) - {*_PARAMS, "temperature", "apiKey", "organization"}):
                 way = (
                     "name the tools under tools"

@@ -43,7 +43,7 @@ def read_pydantic_evals(path: Path) -> SuiteDraft:
         name, _ = _spec(one)
         draft.lost(f"report_evaluators[{place}]", f"the report evaluator {name}", "summary, frame and --csv")
     shared = as_list(value.get("evaluators"))
-    for place, case in enumerate(value["cases"]):
+    for place, case in enumerate(as_list(value["cases"])):
         if isinstance(case, dict):
             _case(draft, f"cases[{place}]", case, shared, place + 1)
         else:
@@ -70,8 +70,8 @@ def _case(draft: SuiteDraft, where: str, case: dict[str, Any], shared: list[Any]
         except UsageError as error:
             draft.lost(at, f"the evaluator {name}: {error}", _WAYS.get(name, _OWN))
             continue
-        if note := _NOTES.get(name):
-            draft.lost(at, f"{name} as it is judged there", note)
+        if name in _NOTES:
+            draft.lost(at, f"{name} as it is judged there", _NOTES[name])
         checks += made
     metadata = case.get("metadata")
     draft.add(

@@ -374,7 +374,7 @@ class _Frame:
 
     def _plain(self, node: ast.AST, work: Callable[..., Any], *args: Any) -> Any:
         if any(isinstance(one, Called | Named) for one in args):
-            raise Unreadable(node, f"{ast.unparse(node)[:60]!r} would have to be run")  # type: ignore[arg-type]  # expressions and statements
+            raise Unreadable(node, f"{ast.unparse(node)[:60]!r} would have to be run")
         try:
             return self._sized(node, work(*args))
         except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:

@@ -1,0 +1,249 @@
+"""Suites of promptfoo, pydantic-evals, Inspect and Harbor are read without being run, and written all or not."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.protocols import Trial
+from kestrel_lab.evals.importers.suites.read import import_suite
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.suites.loader import load_suite
+
+PROMPTFOO = """
+prompts: ['Say {{what}} in {{language}}', 'file://two.txt']
+providers:
+  - openai:chat:gpt-4o-mini
+  - id: anthropic:messages:claude-x
+    label: claude
+    config: {temperature: 0.5, max_tokens: 9, tools: []}
+  - python:mine.py
+defaultTest:
+  vars: {language: French}
+  assert: [{type: not-icontains, value: sorry}]
+templates: &shared {type: contains, value: '{{what}}!', metric: said, weight: 2}
+tests:
+  - description: A greeting
+    vars: {what: [hello, bye]}
+    threshold: 0.5
+    assert:
+      - *shared
+      - {type: javascript, value: output.length < 9}
+      - {type: assert-set, threshold: 0.5, assert: [{type: starts-with, value: A}, {type: is-json}]}
+  - file://more.csv
+scenarios:
+  - config: [{vars: {what: one}}, {vars: {what: two}}]
+    tests: [{assert: [{type: regex, value: '(?<x>[0-9])'}]}]
+evaluateOptions: {repeat: 3}
+"""
+CSV = 'what,__expected,__expected2\nup,"icontains-any: a, b",latency: 500\ndown,exactly down,\n'
+PYDANTIC = """
+name: kinds
+cases:
+  - name: one
+    inputs: {question: How many?}
+    expected_output: '4'
+    metadata: {level: easy}
+    evaluators: [{Contains: {value: F, case_sensitive: false}}, {HasMatchingSpan: {query: {}}}]
+evaluators: [EqualsExpected, {MaxDuration: 2}, Own]
+"""
+INSPECT = """
+import os
+from inspect_ai import Epochs, Task, task
+from inspect_ai.dataset import Sample, hf_dataset
+from inspect_ai.scorer import choice, match, pattern
+from inspect_ai.solver import generate, multiple_choice, system_message, use_tools
+
+os.system("touch RAN")
+TOP = "Be " + "brief."
+
+def record(row):
+    words = row["q"].strip().split(" ")
+    return Sample(input=" ".join(words), target=str(row["a"]), metadata={"n": len(words)})
+
+@task
+def sums(level: str = "easy"):
+    if os.environ.get("HARD"):
+        level = "hard"
+    return Task(
+        dataset=hf_dataset("org/sums", sample_fields=record),
+        solver=[system_message(TOP), use_tools([own_tool()]), generate()],
+        scorer=match(numeric=True),
+        epochs=Epochs(4, "at_least_2"),
+        message_limit=7,
+    )
+
+@task
+def choices():
+    return Task(
+        dataset=[Sample(input="Capital?", choices=["Oslo", "Rome"], target="B", id="c")],
+        solver=multiple_choice(shuffle=True),
+        scorer=[choice(), pattern(r"answer: (\\w)")],
+    )
+
+@task
+def needs(path):
+    return Task(dataset=[Sample(input=open(path).read())], scorer=mine())
+"""
+TOML = """
+version = "1.0"
+[metadata]
+category = "files"
+difficulty = "easy"
+[verifier]
+timeout_sec = 20
+[agent]
+timeout_sec = 60
+[environment]
+memory_mb = 100
+"""
+
+
+def write(folder: Path, **files: str) -> Path:
+    """The folder with these files."""
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_DOT_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def verdicts(suite: Suite, scenario: str, answer: str) -> dict[str, bool]:
+    """What the checks of a scenario say of an answer, by label."""
+    (one,) = [one for one in suite.scenarios if one.id == scenario]
+    trial = Trial(goal="g", answer=answer, records=(), workspace=Path("/nowhere"))
+    return {check.label: asyncio.run(check(trial)).passed for check in one.checks}
+
+
+def lost(tmp_path: Path) -> str:
+    """The list of what was not carried over."""
+    return (tmp_path / "out.not-carried.md").read_text()
+
+
+def test_promptfoo(tmp_path):
+    """Prompts, variables in lists, CSV, scenarios, weights, thresholds, and what has to be run is named."""
+    write(
+        tmp_path,
+        promptfooconfig_DOT_yaml=PROMPTFOO,
+        two_DOT_txt='[{"role": "system", "content": "Be kind."}, {"role": "user", "content": "{{what}}"}]',
+        more_DOT_csv=CSV,
+    )
+    made = import_suite(tmp_path, out=tmp_path / "out.yaml")
+    suite = load_suite(made.path)
+    assert len(suite.scenarios) == 2 * (2 + 2 + 2)
+    first = suite.scenarios[0]
+    assert (first.id, first.goal, first.at_least) == ("a-greeting-prompt-1", "Say hello in French", 0.5)
+    assert suite.scenarios[1].goal == "Be kind.\n\nhello"
+    assert verdicts(suite, "a-greeting-prompt-1", "Ahello!") == {
+        "not: answer contains 'sorry'": True,
+        "said: answer contains 'hello!'": True,
+        "all of: answer starts with 'A'; answer is JSON": True,
+    }
+    assert list(verdicts(suite, "test-2-prompt-1", "b").values()) == [True, True, True]
+    assert list(verdicts(suite, "test-3-prompt-1", "exactly Down").values()) == [True, False]
+    assert (suite.epochs, [one.model for one in suite.configs]) == (
+        3,
+        ["openai/gpt-4o-mini", "anthropic/claude-x"],
+    )
+    told = lost(tmp_path)
+    for words in ("the assertion javascript", "'python:mine.py', which does not exist here", "--model NAME"):
+        assert words in told
+
+
+def test_pydantic_evals(tmp_path):
+    """Cases, expected outputs, metadata and evaluators; own evaluators are named with the nearest way."""
+    source = write(tmp_path, data_DOT_yaml=PYDANTIC) / "data.yaml"
+    suite = load_suite(import_suite(source, out=tmp_path / "out.yaml").path)
+    (one,) = suite.scenarios
+    assert (one.goal, one.expected, dict(one.metadata)) == ("How many?", "4", {"level": "easy"})
+    assert list(verdicts(suite, "one", "4").values()) == [True, True, False]
+    assert "the evaluator Own" in lost(tmp_path)
+    assert "tool_used, tools_in_order" in lost(tmp_path)
+
+
+def test_inspect_is_read_and_never_run(tmp_path, monkeypatch):
+    """Datasets in the file and in a table, solvers and scorers; what would have to be run has its line."""
+    monkeypatch.chdir(tmp_path)
+    source = write(tmp_path, tasks_DOT_py=INSPECT, rows_DOT_jsonl='{"q": " 2 + 2 ", "a": 4}\n') / "tasks.py"
+    suite = load_suite(import_suite(source, out="out.yaml", task="sums", data=tmp_path / "rows.jsonl").path)
+    (one,) = suite.scenarios
+    assert (one.goal, suite.instructions, suite.epochs, suite.reducer) == (
+        "2 + 2",
+        "Be brief.",
+        4,
+        "at_least_2",
+    )
+    assert (dict(one.metadata), dict(one.limits)) == ({"n": 3}, {"messages": 7})
+    assert verdicts(suite, "sums-1", "I say 4.") == {"answer gives the number 4": True}
+    told = lost(tmp_path)
+    assert "the tool own_tool" in told
+    assert "whether os.environ.get" in told or "would have to be run" in told
+    assert not (tmp_path / "RAN").exists()
+    both = import_suite(source, out="both.yaml")
+    scenario = load_suite(both.path).scenarios[0]
+    right = scenario.checks[-1].right[0]
+    assert f"{right}) Rome" in scenario.goal
+    assert [row.where for row in both.draft.missing if "needs" in row.where] == [
+        "needs, line 36: needs needs a value for path"
+    ]
+
+
+def test_harbor(tmp_path):
+    """Instruction, copied files and hidden tests; the tests judge the workspace, and the rest is named."""
+    task = write(
+        tmp_path / "tasks" / "write-it",
+        task_DOT_toml=TOML,
+        instruction_DOT_md="Write 'done' to /app/out.txt.",
+        environment__Dockerfile="FROM ubuntu\nWORKDIR /app\nCOPY given.txt /app/\nRUN make\n",
+        environment__given_DOT_txt="given",
+        tests__test_DOT_sh=(
+            "#!/bin/sh\nif grep -q done /app/out.txt; then echo 0.5; else echo 0; fi > /logs/verifier/reward.txt\n"
+        ),
+    )
+    suite = load_suite(import_suite(task.parent, out=tmp_path / "out.yaml").path)
+    (one,) = suite.scenarios
+    assert (one.goal, one.family, dict(one.limits)) == ("Write 'done' to out.txt.", "files", {"seconds": 60})
+    assert suite.resolve(one.place.folder).joinpath("given.txt").read_text() == "given"
+    space = tmp_path / "space"
+    space.mkdir()
+    (space / "out.txt").write_text("done")
+    trial = Trial(goal="g", answer="", records=(), workspace=space, resolve=suite.resolve)
+    score = asyncio.run(one.checks[0](trial))
+    assert (score.passed, score.value) == (False, 0.5)
+    assert "the image ubuntu" in lost(tmp_path)
+    assert "RUN make" in lost(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "x: 1\n", "no configuration of promptfoo"),
+        ("a.py", "import os\n", "no function with @task"),
+        ("a.py", "def (:\n", "a.py:1: is not Python"),
+        ("a.toml", "", "no suite that can be read"),
+        ("a.yaml", "prompts: [a]\ntests: 'file://gen.py'\n", "gen.py, which would have to be run"),
+        ("a.yaml", "prompts: ['file://../../secret.txt']\n", "lies outside"),
+        ("a.yaml", "a: &a [*a]\nprompts: [x]\n", "aliases make more than"),
+        (
+            "a.py",
+            "from x import task\n@task\ndef t():\n    return Task(dataset=make(), scorer=match())\n",
+            "fetched",
+        ),
+    ],
+)
+def test_nothing_is_half_written(tmp_path, name, text, message):
+    """What cannot be carried over is said with its place, and no file is left."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=message):
+        import_suite(tmp_path / name, out=tmp_path / "out.yaml")
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
+def test_a_file_that_is_there_stays(tmp_path):
+    """Neither the suite nor its list replaces a file."""
+    source = write(tmp_path, data_DOT_yaml=PYDANTIC) / "data.yaml"
+    (tmp_path / "out.not-carried.md").write_text("mine")
+    with pytest.raises(UsageError, match="is there already"):
+        import_suite(source, out=tmp_path / "out.yaml")
+    assert not (tmp_path / "out.yaml").exists()
