@@ -143,8 +143,8 @@ def load_ipython_extension(ip: Any) -> None:
     def after_cell(result: Any) -> None:
         magics.notebook.shown.clear()
         error = result.error_before_exec or result.error_in_exec
-        # Agents run code in this shell, too, which a front end does not count among its cells. What a run ended
-        # with is no mistake of the cell.
+        # Agents run code in this shell, too, which no front end counts among its cells. What a run ended with
+        # is no mistake of the cell.
         counted = result.info.store_history or getattr(ip, "kernel", None) is None
         if error is not None and counted and not isinstance(error, KestrelError):
             magics.notebook.failed = FailedCell(result.info.raw_cell, error)

@@ -291,7 +291,7 @@ class Budget:
         }
         counted: list[Json] = []
         if turns := limits.get("cycles"):
-            counted.append([f"{meter.turns:,} of {format_count(turns, 'turn')}", meter.turns / turns])
+            counted.append([f"{meter.turns:,} of {format_count(int(turns), 'turn')}", meter.turns / turns])
         # A price that nobody knows is no news.
         if (usd := limits.get("cost_usd")) and (meter.cost_usd or not meter.unpriced):
             unknown = " + unknown cost" if meter.unpriced else ""

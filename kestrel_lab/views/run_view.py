@@ -203,7 +203,7 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # one cas
             view.figures[event.call] = row_builders.preview_figures(event)
             return row_builders.fill_preview(view, event)
         case e.KernelChanged(call=call, changes=changes, table=table) if changes or table:
-            shown = [[sanitize_text(cell) for cell in cells] for cells in table]
+            shown = cast("Json", [[sanitize_text(cell) for cell in cells] for cells in table])
             return [row_builders.call_row(view, call, "").change(undo=call if changes else "", table=shown)]
         case e.CellsChanged(call=call, changes=changes) if changes:
             return [row_builders.call_row(view, call, "").change(undo=call)]

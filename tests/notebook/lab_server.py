@@ -156,6 +156,10 @@ def serve(root: Path, config: Path, env: Mapping[str, str] = {}) -> Iterator[str
     settings = config / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
     settings.parent.mkdir(parents=True)
     settings.write_text('{"fetchNews": "false"}')
+    # On a busy machine a completion takes longer than the second after which JupyterLab drops it.
+    completer = config / "@jupyterlab" / "completer-extension" / "manager.jupyterlab-settings"
+    completer.parent.mkdir(parents=True)
+    completer.write_text('{"providerTimeout": 60000}')
     with (
         # The path of a socket has to be short.
         tempfile.TemporaryDirectory(prefix="kestrel-", dir="/tmp", ignore_cleanup_errors=True) as runtime,

@@ -7,6 +7,7 @@ have one kind of element, of request or of message more.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -164,6 +165,16 @@ def test_no_text_makes_an_element(harmless: Seen, hostile: Seen) -> None:
     assert {place: found for place, found in more.items() if found} == {}
 
 
+def unasked(seen: Seen) -> set[str]:
+    """What a page sent by itself: without its answers about cells, where the kernel asked for them.
+
+    The kernel asks where it has heard of the page by then, which a page that loads its scripts for the first
+    time may miss: whether there is such an answer tells how busy the machine was, and not what was shown.
+    """
+    answers = {"comm_msg cells"} if re.search(rb'"k": ?"cells"', seen.watch.received) else set()
+    return seen.sent - answers
+
+
 def test_no_text_speaks_or_asks(harmless: Seen, hostile: Seen) -> None:
     """No dialog opens, nothing is asked of another server, and the kernel hears what it hears of harmless
     texts.
@@ -172,8 +183,7 @@ def test_no_text_speaks_or_asks(harmless: Seen, hostile: Seen) -> None:
     assert set(hostile.watch.strangers) <= set(
         harmless.watch.strangers
     )  # nbconvert's pages ask for scripts of its own
-    print("KINDS", sorted(harmless.sent), sorted(hostile.sent), harmless.executed, hostile.executed)
-    assert (hostile.sent, hostile.executed) == (harmless.sent, harmless.executed)
+    assert (unasked(hostile), hostile.executed) == (unasked(harmless), harmless.executed)
 
 
 def test_no_key_is_saved_or_sent(hostile: Seen) -> None:

@@ -521,9 +521,8 @@ def _unit_notes(differences: Iterable[Difference]) -> Iterable[str]:
         )
     if few := next((d.scenarios for d in differences if d.scope == "these scenarios" and d.scenarios), None):
         yield (
-            f"With {format_count(few, 'scenario')} this speaks of these scenarios only; from six "
-            f"on it speaks of "
-            "scenarios like these."
+            f"With {format_count(few, 'scenario')} this speaks of "
+            f"{'it' if few == 1 else 'these scenarios'} only; from six on it speaks of scenarios like these."
         )
 
 
