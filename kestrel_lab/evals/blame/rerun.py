@@ -271,7 +271,8 @@ class Reruns:
             options["tools"] = [
                 self._outside(tool, at) if _reaches_out(tool) else tool.name for tool in self._own_tools()
             ]
-            yield options, {}, None, None, lambda name: lab.registry.resolve_model(name or None)
+            aside: StartOptions = {"scenario": scenario.id}
+            yield options, aside, None, None, lambda name: lab.registry.resolve_model(name or None)
             return
         environment = (
             None
@@ -297,6 +298,7 @@ class Reruns:
             options["approver"] = None if environment is None else environment.approver
             ports = replace(models.ports, abstain=None)
             kept: StartOptions = {
+                "scenario": scenario.id,
                 "ports": ports if config.learning else replace(ports, memory=NoMemory()),
                 "resolve": models.resolve,
                 "containment": scenario.containment or lab.options["containment"],

@@ -7,9 +7,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +19,12 @@ import pytest
 from bench.blame import ChanceAgent, blame_one, suite_of
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.blame.receipt import read_receipt
 from kestrel_lab.evals.stats.decisive_step import DecisiveStep
+from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.lab import Lab
+from kestrel_lab.runtime.workspace.removal import remove_runs
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 
@@ -121,6 +126,62 @@ async def test_a_budget_that_ends_keeps_what_was_found_and_is_gone_on_with(tmp_p
         assert again.reruns[: len(first.reruns)] == first.reruns
 
 
+class Bank:
+    """An environment whose one tool pays; judged by what was paid."""
+
+    instructions = ""
+
+    def definition(self) -> dict[str, Any]:
+        """Nothing but its name."""
+        return {"bank": 1}
+
+    def open(self) -> SimpleNamespace:
+        """A state of its own."""
+        paid: list[int] = []
+
+        @tool(danger_level="LOW", effect="opaque")
+        def pay(amount: int) -> str:
+            """Pay an amount."""
+            paid.append(amount)
+            return f"paid {sum(paid)} in all"
+
+        return SimpleNamespace(tools=(pay,), approver=None, paid=paid)
+
+
+@dataclass(frozen=True)
+class Paid:
+    """Passes where exactly 42 was paid."""
+
+    label: str = "42 paid"
+
+    async def __call__(self, trial: Any) -> Score:
+        """Look into the environment."""
+        right = sum(trial.environment.paid) == 42
+        return Score(check=self.label, passed=right, value=float(right))
+
+
+@in_loop
+async def test_the_state_of_an_environment_is_that_of_the_fork_s_event(tmp_path):
+    """The calls before a fork are made again in a new environment, so the wrong payment is the decisive turn."""
+    recorded = [40, 1, 0, 0]
+
+    def payer(request: ModelRequest) -> Turn:
+        done = sum(message.role == "assistant" for message in request.messages)
+        amounts = [40, 2, 0, 0] if again else recorded
+        return [("pay", {"amount": amounts[done]})] if done < 4 else "done"
+
+    again, model = False, ScriptedModel(payer)
+    scenario = Scenario(id="pay", goal="Pay 42.", environment=Bank(), checks=(Paid(),))
+    suite = Suite(name="bank", scenarios=(scenario,), configs=(Config(name="c"),))
+    async with Lab(home=tmp_path / "home", model=model) as lab:
+        run = (await lab.eval(suite)).rows[0].run
+        again = True
+        receipt = await lab.evals.blame(run, suite=suite)
+        assert receipt.steps[0] == 2
+        with pytest.raises(UsageError, match="an environment of its own"):
+            await lab.evals.shrink(run, suite=suite)
+
+
 def gives_up(request: ModelRequest) -> Turn:
     """Read twice and give a wrong answer, unless a line says better."""
     done = sum(message.role == "assistant" for message in request.messages)
@@ -137,6 +198,9 @@ async def test_a_run_that_always_fails_accuses_nobody_and_a_line_that_repairs_it
         receipt = await lab.evals.blame(run, checks=[CHECK], change="add, do not guess", tries=4)
         assert (receipt.verdict, receipt.steps) == ("no single step", ())
         assert [(one.passed, one.tried) for one in receipt.repairs] == [(4, 4)]
+        assert [*lab.runs().index] == [run], "forks of a blame are listed with trials only"
+        remove_runs(lab, run, children=True)
+        assert read_receipt(lab.home, run) is None
 
 
 SENT: list[str] = []
