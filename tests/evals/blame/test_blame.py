@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -39,6 +40,7 @@ def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
+RECORDINGS = Path(__file__).parents[3] / "notebooks" / "recordings"
 CHECK = 'answer_contains: "42"'
 
 
@@ -185,6 +187,8 @@ async def test_the_state_of_an_environment_is_that_of_the_fork_s_event(tmp_path)
 def gives_up(request: ModelRequest) -> Turn:
     """Read twice and give a wrong answer, unless a line says better."""
     done = sum(message.role == "assistant" for message in request.messages)
+    if "Write 3 instructions" in request.messages[-1].text:
+        return "1. look again\n2. add, do not guess\n"
     if any("add, do not guess" in message.text for message in request.messages):
         return "42"
     return [("list_directory", {"path": "."})] if done < 2 else "7"
@@ -198,6 +202,11 @@ async def test_a_run_that_always_fails_accuses_nobody_and_a_line_that_repairs_it
         receipt = await lab.evals.blame(run, checks=[CHECK], change="add, do not guess", tries=4)
         assert (receipt.verdict, receipt.steps) == ("no single step", ())
         assert [(one.passed, one.tried) for one in receipt.repairs] == [(4, 4)]
+        receipt = await lab.evals.blame(run, checks=[CHECK], repair=True, tries=2)
+        assert [(one.change, one.passed) for one in receipt.repairs] == [
+            ("look again", 0),
+            ("add, do not guess", 2),
+        ]
         assert [*lab.runs().index] == [run], "forks of a blame are listed with trials only"
         remove_runs(lab, run, children=True)
         assert read_receipt(lab.home, run) is None
@@ -238,7 +247,9 @@ async def test_what_reaches_outside_of_the_copy_is_answered_from_the_log(tmp_pat
 
 @in_loop
 async def test_what_cannot_be_re_run_is_refused_with_the_reason(tmp_path):
-    """Nothing that says what success is, a run that passes, and a budget of nothing."""
+    """Nothing that says what success is, a run that passes, a budget of nothing, a folder that is gone, and tools
+    of another program.
+    """
     async with Lab(home=tmp_path / "home", model=ScriptedModel(gives_up)) as lab:
         run = await failed_run(lab, tmp_path / "work", gives_up)
         with pytest.raises(UsageError, match="nothing says when a re-run"):
@@ -247,6 +258,14 @@ async def test_what_cannot_be_re_run_is_refused_with_the_reason(tmp_path):
             await lab.evals.blame(run, checks=["answer_contains: '7'"])
         with pytest.raises(UsageError, match="a budget is positive"):
             await lab.evals.blame(run, checks=[CHECK], runs=0)
+        shutil.rmtree(tmp_path / "work")
+        with pytest.raises(UsageError, match="is gone"):
+            await lab.evals.blame(run, checks=[CHECK])
+        imported = await lab.evals.import_runs(RECORDINGS)
+        assert imported
+        theirs = next(one for one, row in lab.runs().iterrows() if row["model"].startswith("claude"))
+        with pytest.raises(UsageError, match="was imported, and its tools"):
+            await lab.evals.blame(theirs, checks=[CHECK])
 
 
 def adds(request: ModelRequest) -> Turn:
