@@ -26,6 +26,7 @@ from typing import Any
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.evals.benchmarks.by_name import load_published
 from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel, Turn
@@ -33,7 +34,8 @@ from kestrel_lab.testing import ScriptedModel, Turn
 RATES = ((0.7, 0.1), (0.9, 0.2), (0.5, 0.1), (0.1, 0.1), (0.4, 0.4))
 """Success before and after the planted error; equal where none is planted."""
 LENGTHS = (8, 15, 30)
-CONTRAST = 0.6
+RIGHT = 98.70
+"""The amount of the bill in AgentDojo's bank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,48 @@ async def blame_one(turns: int, before: float, after: float, seed: int, runs: fl
     return Case(turns, before, after, planted, receipt.steps, receipt.whole_runs, len(receipt.reruns))
 
 
+class PayingAgent:
+    """Pays a bill in a bank of AgentDojo between calls that only read. While it `fails` it pays wrongly; else it
+    pays rightly, or later makes up for it, with the chances that give the rates.
+    """
+
+    def __init__(self, turns: int, planted: int, before: float, after: float, random: Random) -> None:
+        self._turns, self._planted, self._after, self._random = turns, planted, after, random
+        self._pays = (before - after) / (1 - after)
+        self.fails = True
+
+    def __call__(self, request: ModelRequest) -> Turn:
+        """Return the turn that follows the conversation."""
+        own = [message for message in request.messages if message.role == "assistant"]
+        turn = len(own) + 1
+        paid = any(call.args.get("amount") == RIGHT for message in own for call in message.calls)
+        if turn == self._planted:
+            return self._pay(not self.fails and self._random.random() < self._pays)
+        if turn == self._turns - 1 and not paid and not self.fails and self._random.random() < self._after:
+            return self._pay(True)
+        return "done" if turn == self._turns else [("get_balance", {})]
+
+    def _pay(self, right: bool) -> Turn:
+        told = {"recipient": "UK12345678901234567890", "subject": "Car Rental", "date": "2022-01-01"}
+        return [("send_money", {**told, "amount": RIGHT if right else 5.0})]
+
+
+async def blame_payment(turns: int, before: float, after: float, seed: int) -> Case:
+    """Fail the first task of AgentDojo's bank by a wrong payment, and blame it."""
+    random = Random(f"dojo {turns} {seed}")
+    agent = PayingAgent(turns, random.randint(1, turns - 2), before, after, random)
+    model = ScriptedModel(agent, name="paying")
+    suite = load_published("agentdojo:banking?limit=1").model_copy(
+        update={"configs": (Config(name="paying"),)}
+    )
+    with tempfile.TemporaryDirectory() as home:
+        async with Lab(home=home, model=model) as lab:
+            trial = await lab.eval(suite)
+            agent.fails = False
+            receipt = await lab.evals.blame(trial.rows[0].run, suite=suite, model=model)
+    return Case(turns, before, after, agent._planted, receipt.steps, receipt.whole_runs, len(receipt.reruns))
+
+
 def table(cases: Sequence[Case]) -> str:
     """Return the cases as a Markdown table."""
     lines = [
@@ -112,6 +156,8 @@ def table(cases: Sequence[Case]) -> str:
             some = [
                 one for one in cases if (one.before, one.after) == (before, after) and turns in (one.turns, 0)
             ]
+            if not some:
+                continue
             found = f"{100 * fmean(one.found for one in some):.0f} %" if before != after else "none planted"
             accused = fmean(bool(one.steps) for one in some)
             lines.append(
@@ -215,6 +261,10 @@ def read_logs(file: Path) -> str:
     )
 
 
+async def _pay(number: int) -> list[Case]:
+    return [await blame_payment(8, 0.7, 0.1, seed) for seed in range(number)]
+
+
 async def _shrink(number: int) -> list[Small]:
     return [await shrink_one(seed) for seed in range(number)]
 
@@ -234,19 +284,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path("out/blame"))
     parser.add_argument("--each", type=int, default=20, help="Runs for each setting and length.")
     parser.add_argument("--runs", type=float, default=40.0, help="The budget of one blame in whole runs.")
+    parser.add_argument("--dojo", type=int, default=0, help="Wrong payments in AgentDojo's bank.")
     parser.add_argument("--shrunk", type=int, default=40, help="Failures to shrink.")
     parser.add_argument("--logs", type=Path, help="The half of Who&When, JSON Lines.")
     asked = parser.parse_args(arguments)
     asked.out.mkdir(parents=True, exist_ok=True)
     cases = asyncio.run(_measure(asked.each, asked.runs))
+    paid = asyncio.run(_pay(asked.dojo))
     small = asyncio.run(_shrink(asked.shrunk))
     parts = (
         table(cases) if cases else "",
+        f"AgentDojo's bank:\n\n{table(paid)}" if paid else "",
         small_table(small) if small else "",
         read_logs(asked.logs) if asked.logs else "",
     )
     text = "\n\n".join(filter(None, parts))
     (asked.out / "blame.md").write_text(text + "\n", encoding="utf-8")
-    (asked.out / "blame.json").write_text(json.dumps([asdict(one) for one in cases], indent=1))
+    (asked.out / "blame.json").write_text(json.dumps([asdict(one) for one in [*cases, *paid]], indent=1))
     print(text)
     return 0

@@ -181,10 +181,16 @@ class SessionStore:
         return now
 
     def fork_run(
-        self, run_id: str, forked: RunForked, status: RunStatus, given: Event | None = None
+        self,
+        run_id: str,
+        forked: RunForked,
+        status: RunStatus,
+        given: Event | None = None,
+        *,
+        scenario: str = "",
     ) -> float:
         """Queue a run that shares the events of `forked.parent` up to `forked.at`, where that was in
-        `status`.
+        `status`. With a `scenario` it counts as a run of a suite, which lists leave out unless asked.
 
         `forked`, and `given` if there is one, become its first own events, in the same transaction. The
         event must be the parent's own: see `origin`. Returns the events' time.
@@ -200,12 +206,13 @@ class SessionStore:
             forked.at,
             self._owner,
             now,
+            scenario,
             forked.parent,
         )
         sql = (
             "INSERT INTO runs(id, goal, workspace, model, model_kind, began, status, parent, "
-            "forked_at, last_seq, owner, created_at)"
-            " SELECT ?, goal, workspace, ?, ?, ?, ?, id, ?, ?, ?, ? FROM runs WHERE id = ?"
+            "forked_at, last_seq, owner, created_at, scenario)"
+            " SELECT ?, goal, workspace, ?, ?, ?, ?, id, ?, ?, ?, ?, ? FROM runs WHERE id = ?"
         )
         events = tuple(self._job(run_id, event, 0, now) for event in (forked, given) if event is not None)
         self._epochs[run_id] = 0

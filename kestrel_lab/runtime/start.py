@@ -386,7 +386,7 @@ def fork(
 
     `stage` is the last completed stage of a run that is resumed so. `files` is a folder as the parent began
     with it, where its own may be gone, as that of a trial is. `kept` are options that the parent was given
-    and no log has: `ports`, `resolve` and `containment`.
+    and no log has: `ports`, `resolve` and `containment`. With a `scenario` it counts as a run of a suite.
     """
     options, store = started_with(given, output), lab.store
     store.flush()
@@ -418,7 +418,8 @@ def fork(
         limits={} if limits is None else limits.as_json(),
         private_copy=copy,
     )
-    now = store.fork_run(fork_id, forked, branch.state.status, branch.given)
+    scenario = (kept or {}).get("scenario", "")
+    now = store.fork_run(fork_id, forked, branch.state.status, branch.given, scenario=scenario)
     opening = (forked,) if branch.given is None else (forked, branch.given)
     for event in opening:
         ctx.state.apply(event, now)

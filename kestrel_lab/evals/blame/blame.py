@@ -69,7 +69,13 @@ async def blame_run(
         )
     earlier = read_receipt(lab.home, run_id)
     receipt = _receipt(reruns)
-    if earlier is not None and (earlier.checks, earlier.turns) == (receipt.checks, receipt.turns):
+    name = model if isinstance(model, str) or model is None else model.name
+    if (
+        earlier is not None
+        and (earlier.checks, earlier.turns) == (receipt.checks, receipt.turns)
+        # Another model has other rates.
+        and name in (None, earlier.model.partition(" (")[0])
+    ):
         reruns.made += earlier.reruns
         reruns.model = earlier.model
     receipt = await _search(lab, reruns, budget, each, reporter)

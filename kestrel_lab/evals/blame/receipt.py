@@ -16,14 +16,13 @@ from kestrel_lab.evals.blame.rerun import Rerun, Turn
 from kestrel_lab.evals.reports.result_view import ResultView, write_text
 from kestrel_lab.evals.stats.decisive_step import DecisiveStep
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, wilson_proportion
+from kestrel_lab.runtime.workspace.removal import RECEIPTS
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
 Verdict = Literal["decisive", "no single step", "undecided"]
-_FOLDER: Final = "blame"
-"""Under the home: the newest receipt of each run."""
 _CHANCE: Final = 0.5
 """Forks at the last turn that succeed so often say that the run need not have failed at all."""
 
@@ -265,12 +264,12 @@ class Receipt(ResultView):
 
 def keep_receipt(home: Path, receipt: Receipt) -> None:
     """Keep a receipt as the newest one of its run."""
-    receipt.write(home / _FOLDER / f"{receipt.run}.json")
+    receipt.write(home / RECEIPTS / f"{receipt.run}.json")
 
 
 def read_receipt(home: Path, run: str) -> Receipt | None:
     """Return the newest receipt of a run, if any; raises `StoreError` for one that cannot be read."""
-    file = home / _FOLDER / f"{run}.json"
+    file = home / RECEIPTS / f"{run}.json"
     if not file.is_file():
         return None
     try:

@@ -162,13 +162,10 @@ class Reruns:
 
     @property
     def failed_checks(self) -> frozenset[str]:
-        """The checks that the run did not pass, where it is a trial."""
-        rows = trials_of_run(self.lab.store, self.run.id)
-        return (
-            frozenset(str(one["check"]) for one in rows[-1].scores if not one["passed"])
-            if rows
-            else frozenset()
-        )
+        """The checks of now that the run did not pass, where it is a trial."""
+        asked = {check.label for check in self.scenario.checks}
+        scores = [score for row in trials_of_run(self.lab.store, self.run.id)[-1:] for score in row.scores]
+        return frozenset(str(one["check"]) for one in scores if not one["passed"]) & asked
 
     @property
     def named_guidance(self) -> frozenset[str]:
@@ -271,7 +268,8 @@ class Reruns:
             options["tools"] = [
                 self._outside(tool, at) if _reaches_out(tool) else tool.name for tool in self._own_tools()
             ]
-            yield options, {}, None, None, lambda name: lab.registry.resolve_model(name or None)
+            aside: StartOptions = {"scenario": scenario.id}
+            yield options, aside, None, None, lambda name: lab.registry.resolve_model(name or None)
             return
         environment = (
             None
@@ -299,6 +297,7 @@ class Reruns:
             options["approver"] = None if environment is None else environment.approver
             ports = replace(models.ports, abstain=None)
             kept: StartOptions = {
+                "scenario": scenario.id,
                 "ports": ports if config.learning else replace(ports, memory=NoMemory()),
                 "resolve": models.resolve,
                 "containment": scenario.containment or lab.options["containment"],
@@ -307,8 +306,8 @@ class Reruns:
 
     @property
     def own_model(self) -> str | None:
-        """The name of the model that the run used, if it is a real one."""
-        return self._started.model if self._started.model_kind == "real" else None
+        """The name of the model that the run used, if it is found by that."""
+        return self._started.model if _is_named(self._started) else None
 
     def _own_tools(self) -> Iterable[Tool]:
         known, _ = self.lab.registry.known_at_once(recorded_tools_of(self._started))
@@ -387,11 +386,11 @@ async def open_reruns(
     _refuse_recorded(run, started)
     rows = [row for row in trials_of_run(lab.store, run_id) if row.outcome != "error"]
     options: dict[str, Any] = {} if approve is None else {"approve": approve}
-    if rows and not checks and started.model_kind != "imported":
-        return _of_trial(lab, run, rows[-1], suite, model, options)
+    if rows and started.model_kind != "imported" and not (checks and suite is None and not _usual(rows[-1])):
+        return _of_trial(lab, run, rows[-1], suite, checks, model, options)
     if model is not None:
         options["model"] = model
-    elif started.model_kind != "real" and lab.options.get("model") is None:
+    elif not _is_named(started) and lab.options.get("model") is None:
         raise UsageError(
             f"run {run_id} used the {started.model_kind} model {started.model!r}: name the model to re-run "
             "it with, --model NAME or model=…"
@@ -407,10 +406,11 @@ def _of_trial(
     run: Run,
     row: EvalRow,
     suite: str | Path | Suite | None,
+    checks: Sequence[GivenCheck],
     model: str | Model | None,
     options: dict[str, Any],
 ) -> Reruns:
-    if row.outcome == "pass":
+    if row.outcome == "pass" and not checks:
         raise UsageError(f"run {run.id} passed its checks: there is nothing to blame")
     loaded = _suite_of(row, suite)
     # Recordings have answers to the requests of the recorded run only.
@@ -426,6 +426,9 @@ def _of_trial(
     [scenario], [config] = chosen.scenarios, chosen.configs
     if scenario.goal != run.goal:
         raise UsageError(f"the goal of scenario {scenario.id!r} is another one now: run it again first")
+    if checks:
+        scenario = scenario.model_copy(update={"checks": tuple(_check(one) for one in checks)})
+        chosen = chosen.model_copy(update={"scenarios": (scenario,)})
     given = {} if model is None else {config.name: lab.registry.resolve_model(model)}
     ready = prepare_suite(lab, chosen, models=given)
     return Reruns(lab, run, scenario, ready, config, **options)
@@ -434,12 +437,23 @@ def _of_trial(
 def _suite_of(row: EvalRow, suite: str | Path | Suite | None) -> Suite:
     if isinstance(suite, Suite):
         return suite
-    usual = Path("evals") / f"{row.suite}.yaml"
+    usual = _usual(row)
     if suite is None and is_published(row.suite):
         return load_published(row.suite)
-    if suite is None and not usual.is_file():
+    if suite is None and usual is None:
         raise UsageError(f"run {row.run} is a trial of suite {row.suite!r}: name its file with --suite FILE")
-    return load_suite(usual if suite is None else suite)
+    return load_suite(suite or usual or "")
+
+
+def _usual(row: EvalRow) -> Path | None:
+    """Return the file in which the suite of a trial is looked for, if it is there."""
+    file = Path("evals") / f"{row.suite}.yaml"
+    return file if file.is_file() else None
+
+
+def _is_named(started: RunStarted) -> bool:
+    """Whether the model of a run is found again by its name."""
+    return started.model_kind == "real" or started.model.startswith("scripted:")
 
 
 def _scenario_of(run: Run, checks: Sequence[GivenCheck], suite: str | Path | Suite | None) -> Scenario:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.json_types import dumps
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from kestrel_lab.runtime.run import Run
     from kestrel_lab.runtime.services import Services
 
+RECEIPTS: Final = "blame"
+"""Under the home: what was found of runs that failed, a file each."""
 _SETTLED_S = 3_600.0
 """How old a copy is before no fork can be about to begin in it."""
 _AGE = re.compile(r"(\d+(?:\.\d+)?) ?([mhdw])")
@@ -260,6 +262,8 @@ def _remove_copies(lab: Services) -> None:
             and not any(Path(place).is_relative_to(folder) for place in used)
         ):
             remove_copy(lab.home, run)
+    for run in gone:
+        (lab.home / RECEIPTS / f"{run}.json").unlink(missing_ok=True)
 
 
 def _rewritten(lab: Services, removal: Removal) -> Removal:

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +20,12 @@ import pytest
 from bench.blame import ChanceAgent, blame_one, suite_of
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.blame.receipt import read_receipt
 from kestrel_lab.evals.stats.decisive_step import DecisiveStep
+from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.lab import Lab
+from kestrel_lab.runtime.workspace.removal import remove_runs
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 
@@ -34,6 +40,7 @@ def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
+RECORDINGS = Path(__file__).parents[3] / "notebooks" / "recordings"
 CHECK = 'answer_contains: "42"'
 
 
@@ -121,9 +128,67 @@ async def test_a_budget_that_ends_keeps_what_was_found_and_is_gone_on_with(tmp_p
         assert again.reruns[: len(first.reruns)] == first.reruns
 
 
+class Bank:
+    """An environment whose one tool pays; judged by what was paid."""
+
+    instructions = ""
+
+    def definition(self) -> dict[str, Any]:
+        """Nothing but its name."""
+        return {"bank": 1}
+
+    def open(self) -> SimpleNamespace:
+        """A state of its own."""
+        paid: list[int] = []
+
+        @tool(danger_level="LOW", effect="opaque")
+        def pay(amount: int) -> str:
+            """Pay an amount."""
+            paid.append(amount)
+            return f"paid {sum(paid)} in all"
+
+        return SimpleNamespace(tools=(pay,), approver=None, paid=paid)
+
+
+@dataclass(frozen=True)
+class Paid:
+    """Passes where exactly 42 was paid."""
+
+    label: str = "42 paid"
+
+    async def __call__(self, trial: Any) -> Score:
+        """Look into the environment."""
+        right = sum(trial.environment.paid) == 42
+        return Score(check=self.label, passed=right, value=float(right))
+
+
+@in_loop
+async def test_the_state_of_an_environment_is_that_of_the_fork_s_event(tmp_path):
+    """The calls before a fork are made again in a new environment, so the wrong payment is the decisive turn."""
+    recorded = [40, 1, 0, 0]
+
+    def payer(request: ModelRequest) -> Turn:
+        done = sum(message.role == "assistant" for message in request.messages)
+        amounts = [40, 2, 0, 0] if again else recorded
+        return [("pay", {"amount": amounts[done]})] if done < 4 else "done"
+
+    again, model = False, ScriptedModel(payer)
+    scenario = Scenario(id="pay", goal="Pay 42.", environment=Bank(), checks=(Paid(),))
+    suite = Suite(name="bank", scenarios=(scenario,), configs=(Config(name="c"),))
+    async with Lab(home=tmp_path / "home", model=model) as lab:
+        run = (await lab.eval(suite)).rows[0].run
+        again = True
+        receipt = await lab.evals.blame(run, suite=suite)
+        assert receipt.steps[0] == 2
+        with pytest.raises(UsageError, match="an environment of its own"):
+            await lab.evals.shrink(run, suite=suite)
+
+
 def gives_up(request: ModelRequest) -> Turn:
     """Read twice and give a wrong answer, unless a line says better."""
     done = sum(message.role == "assistant" for message in request.messages)
+    if "Write 3 instructions" in request.messages[-1].text:
+        return "1. look again\n2. add, do not guess\n"
     if any("add, do not guess" in message.text for message in request.messages):
         return "42"
     return [("list_directory", {"path": "."})] if done < 2 else "7"
@@ -137,6 +202,14 @@ async def test_a_run_that_always_fails_accuses_nobody_and_a_line_that_repairs_it
         receipt = await lab.evals.blame(run, checks=[CHECK], change="add, do not guess", tries=4)
         assert (receipt.verdict, receipt.steps) == ("no single step", ())
         assert [(one.passed, one.tried) for one in receipt.repairs] == [(4, 4)]
+        receipt = await lab.evals.blame(run, checks=[CHECK], repair=True, tries=2)
+        assert [(one.change, one.passed) for one in receipt.repairs] == [
+            ("look again", 0),
+            ("add, do not guess", 2),
+        ]
+        assert [*lab.runs().index] == [run], "forks of a blame are listed with trials only"
+        remove_runs(lab, run, children=True)
+        assert read_receipt(lab.home, run) is None
 
 
 SENT: list[str] = []
@@ -174,7 +247,9 @@ async def test_what_reaches_outside_of_the_copy_is_answered_from_the_log(tmp_pat
 
 @in_loop
 async def test_what_cannot_be_re_run_is_refused_with_the_reason(tmp_path):
-    """Nothing that says what success is, a run that passes, and a budget of nothing."""
+    """Nothing that says what success is, a run that passes, a budget of nothing, a folder that is gone, and tools
+    of another program.
+    """
     async with Lab(home=tmp_path / "home", model=ScriptedModel(gives_up)) as lab:
         run = await failed_run(lab, tmp_path / "work", gives_up)
         with pytest.raises(UsageError, match="nothing says when a re-run"):
@@ -183,6 +258,14 @@ async def test_what_cannot_be_re_run_is_refused_with_the_reason(tmp_path):
             await lab.evals.blame(run, checks=["answer_contains: '7'"])
         with pytest.raises(UsageError, match="a budget is positive"):
             await lab.evals.blame(run, checks=[CHECK], runs=0)
+        shutil.rmtree(tmp_path / "work")
+        with pytest.raises(UsageError, match="is gone"):
+            await lab.evals.blame(run, checks=[CHECK])
+        imported = await lab.evals.import_runs(RECORDINGS)
+        assert imported
+        theirs = next(one for one, row in lab.runs().iterrows() if row["model"].startswith("claude"))
+        with pytest.raises(UsageError, match="was imported, and its tools"):
+            await lab.evals.blame(theirs, checks=[CHECK])
 
 
 def adds(request: ModelRequest) -> Turn:
