@@ -139,8 +139,9 @@ class _Reader:
             made: dict[str, Json] = {"name": str(given.get("label") or model), "model": model}
             if isinstance(heat := options.get("temperature"), int | float):
                 made["temperature"] = heat
-            if params := {key: options[key] for key in _PARAMS if key in options}:
-                made["params"] = {**params}
+            params: dict[str, Json] = {key: options[key] for key in _PARAMS if key in options}
+            if params:
+                made["params"] = params
             for key in sorted(set(options) - {*_PARAMS, "temperature", "apiKey", "organization"}):
                 way = (
                     "name the tools under tools"
