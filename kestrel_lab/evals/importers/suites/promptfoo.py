@@ -132,7 +132,7 @@ class _Reader:
                 self.draft.lost(
                     where,
                     f"the provider {one_line(str(given.get('id') or one), 60)!r}, which does not exist here",
-                    "kestrel eval run SUITE --model NAME, or a configuration with a model of yours",
+                    "another model: kestrel eval run SUITE --model NAME",
                 )
                 continue
             options = _mapping(given.get("config"))
