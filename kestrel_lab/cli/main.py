@@ -47,6 +47,7 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.labels.label_queue import Labelling
 from kestrel_lab.evals.labels.label_report import label_report
 from kestrel_lab.evals.notebooks.run import NotebookResult
+from kestrel_lab.evals.options import REDUCERS
 from kestrel_lab.evals.reports.aligned_runs import AlignedRuns
 from kestrel_lab.evals.reports.cluster_report import ClusterReport
 from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport
@@ -346,6 +347,7 @@ def _notebook(console: Console, result: NotebookResult) -> int:
 _SHOWN = (
     "configuration",
     "success (95 %)",
+    "mean score",
     "trials",
     "broke",
     "wall s",
@@ -358,7 +360,9 @@ _SHOWN = (
 def _fit_terminal(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """What of a summary fits a terminal; the rest is in the report and the frame."""
     places = [
-        place for place, name in enumerate(columns) if name in _SHOWN or name.startswith(("pass@", "pass^"))
+        place
+        for place, name in enumerate(columns)
+        if name in (*_SHOWN, *REDUCERS) or name.startswith(("pass@", "pass^", "at_least_"))
     ]
     return _table([columns[place] for place in places], [[row[place] for place in places] for row in rows])
 

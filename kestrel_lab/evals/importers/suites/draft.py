@@ -21,7 +21,7 @@ MOST_FILES: Final = 20_000_000
 """Bytes of files that come with a suite, all together."""
 ALWAYS: Final[dict[str, Json]] = {"answer_matches": ""}
 """A check that every answer passes: what others call a test without an assertion."""
-_NOTHING: Final = (None, "", [], {}, ())
+_NOTHING: Final[tuple[Json, ...]] = (None, "", [], {})
 _HEADINGS: Final = ["where", "not carried over", "nearest way"]
 
 

@@ -22,7 +22,7 @@ from kestrel_lab.evals.importers.suites.draft import (
 
 _INSTALLS: Final = re.compile(r"\b(apt-get|apt|curl|wget|uvx?|pip3?|npm|apk|dnf|conda)\b")
 _TOOLS: Final[list[Json]] = ["list_directory", "glob", "grep", "read_file", "write_file", "edit_file", "bash"]
-_CONTAINER: Final = "a container where one can be had, or commands under before"
+_CONTAINER: Final = "a container where there is one, or commands under before"
 
 
 def find_tasks(folder: Path) -> list[Path]:
@@ -239,7 +239,7 @@ def _tests(draft: SuiteDraft, task: Path, name: str, home: str, seconds: Any) ->
             draft.lost(
                 f"{name}/tests/test.sh",
                 "what it installs before it runs pytest",
-                "pytest of this Python runs the tests; install here what they import",
+                "install here what the tests import; pytest runs them",
             )
         # One file is the task; several are named rewards of it, each with its part of the score.
         checks: list[Json] = []

@@ -64,7 +64,10 @@ def read_inspect(path: Path, *, task: str = "", data: Path | None = None) -> Sui
         try:
             reader.read()
         except Unreadable as error:
-            draft.lost(f"{name}, {error}", "the task", "a Python suite that builds the same scenarios")
+            place, _, why = str(error).partition(": ")
+            draft.lost(
+                f"{name}, {place}", f"the task: {why}", "a Python suite that builds the same scenarios"
+            )
     for skipped in {(one.line, str(one)): one for one in module.skipped}.values():
         draft.lost(f"line {skipped.line}", str(skipped).partition(": ")[2], "write it into the suite by hand")
     return draft
@@ -232,7 +235,7 @@ class _TaskReader:
             try:
                 sample = self._of_row(row, fields)
             except Unreadable as error:
-                self.draft.lost(f"{self.name}, row {number}, {error}", "the row", "write it as a scenario")
+                self.draft.lost(f"{self.name}, row {number}", f"the row: {error}", "write it as a scenario")
                 continue
             for one in as_list(sample):
                 yield f"{self.name}, row {number}", _sample(one) if isinstance(one, Called) else one

@@ -132,15 +132,16 @@ class _Reader:
                 self.draft.lost(
                     where,
                     f"the provider {one_line(str(given.get('id') or one), 60)!r}, which does not exist here",
-                    "kestrel eval run SUITE --model NAME, or a configuration with a model of yours",
+                    "another model: kestrel eval run SUITE --model NAME",
                 )
                 continue
             options = _mapping(given.get("config"))
             made: dict[str, Json] = {"name": str(given.get("label") or model), "model": model}
             if isinstance(heat := options.get("temperature"), int | float):
                 made["temperature"] = heat
-            if params := {key: options[key] for key in _PARAMS if key in options}:
-                made["params"] = {**params}
+            params: dict[str, Json] = {key: options[key] for key in _PARAMS if key in options}
+            if params:
+                made["params"] = params
             for key in sorted(set(options) - {*_PARAMS, "temperature", "apiKey", "organization"}):
                 way = (
                     "name the tools under tools"

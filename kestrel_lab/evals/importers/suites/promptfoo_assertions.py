@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from kestrel_lab.core.json_types import Json, dumps
 
-RUN_ONE: Final = "write the function as a python_check, whose file stands beside the suite"
+RUN_ONE: Final = "a python_check with that function, beside the suite"
 JUDGED_OTHERWISE: Final = {
-    "similar": "a graded check: a model says whether both mean the same, not a distance of vectors",
+    "similar": "a graded check: a model says whether both mean the same",
     "levenshtein": "similar by letters: edits by the length of the longer text",
     "factuality": "a graded check, which passes or does not",
-    "llm-rubric": "a graded check: another prompt, and a score of .5 or the threshold passes",
+    "llm-rubric": "a graded check, by another prompt; .5 or more passes",
     "contains-all": "answer_contains: a part of the texts gives a part of the score where scores count",
     "icontains-all": "answer_contains: a part of the texts gives a part of the score where scores count",
 }
