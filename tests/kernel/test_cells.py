@@ -18,7 +18,7 @@ from shells import quiet_shell
 
 from kestrel_lab.core.calls import IN_KERNEL, Danger
 from kestrel_lab.core.errors import ConflictError, ToolError
-from kestrel_lab.core.events.union import CellsChanged, KernelChanged
+from kestrel_lab.core.events.union import CellsChanged, KernelChanged, KernelPreviewed
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.tools.files.versions import Versions
 from kestrel_lab.tools.files.workspace import Workspace
@@ -372,3 +372,16 @@ def test_inserted_cells_keep_the_order_in_which_they_were_asked_for(notebook: No
     found = [source for _, source in notebook.sources]
     assert found == ["# Title", STARTS, "a", "b", "c", "d", "x = 1\nx + 1", "later, named", "e", "f", "other"]
     assert before == after
+
+
+def test_a_late_preview_says_which_cell_runs_and_its_code(notebook: Notebook) -> None:
+    """The event of a preview, which fills a card that is shown already, has the cell and its code like the
+    question that waits for the preview.
+    """
+    run_cell = TOOLS["run_cell"]
+    assert run_cell.dry_run is not None
+    found = asyncio.run(run_cell.dry_run({"cell": "work1"}, notebook.context()))
+    assert found is not None
+    [previewed] = [event for event in notebook.events if isinstance(event, KernelPreviewed)]
+    assert previewed.text == found.text
+    assert found.text.startswith("runs cell 3 (work1):\nx = 1\nx + 1\n\n")

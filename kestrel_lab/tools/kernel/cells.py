@@ -247,8 +247,8 @@ async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
         found = _code_cell(cells, str(args["cell"]), live)
     except ToolError:  # the call says so
         return None
-    dry = await preview_code(live, found["source"], ctx)
-    return replace(dry, text=f"runs {_cell_label(cells, found['id'])}:\n{found['source']}\n\n{dry.text}")
+    head = f"runs {_cell_label(cells, found['id'])}:\n{found['source']}\n\n"
+    return await preview_code(live, found["source"], ctx, head=head)
 
 
 def _require_live(ctx: ToolContext) -> LiveKernel:

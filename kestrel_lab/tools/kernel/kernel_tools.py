@@ -115,10 +115,13 @@ async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
     return None if live is None else await preview_code(live, str(args["code"]), ctx)
 
 
-async def preview_code(live: LiveKernel, code: str, ctx: ToolContext) -> DryRun:
-    """Return what `code` would do now, and record the first preview of the call."""
+async def preview_code(live: LiveKernel, code: str, ctx: ToolContext, *, head: str = "") -> DryRun:
+    """Return what `code` would do now, and record the first preview of the call; its text follows `head`, in
+    the question and in one that is asked before the preview has ended.
+    """
     about, known = context_of(ctx), live.known(ctx.call_id)
     preview = await live.preview(code, str(ctx.workspace.root), ctx.call_id, untraced=about.untraced())
+    text = f"{head}{preview.text}"
     if preview is not known:
         about.emit(
             KernelPreviewed(
@@ -132,11 +135,11 @@ async def preview_code(live: LiveKernel, code: str, ctx: ToolContext) -> DryRun:
                 adoptable=preview.adoptable,
                 danger=preview.danger.name,
                 sandbox=preview.sandbox,
-                text=ctx.redactor.text(preview.text),
+                text=ctx.redactor.text(text),
             ),
             preview.images,
         )
-    return DryRun(danger=preview.danger, sandbox=preview.sandbox, text=preview.text)
+    return DryRun(danger=preview.danger, sandbox=preview.sandbox, text=text)
 
 
 def live_kernel_of(ctx: ToolContext) -> LiveKernel | None:
