@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.options import check_names
 from kestrel_lab.runtime.workspace.find import Hit, find_runs
 from kestrel_lab.runtime.workspace.run_filters import FILTERS
 from kestrel_lab.server import protocol
@@ -78,7 +79,9 @@ def _trial(row: tuple[str, str, str, int, str, str | None, str, str, float]) -> 
 
 def list_found(store: SessionStore, message: protocol.Find) -> protocol.Found:
     """Return a page of the runs that are looked for; raises `UsageError` for a wrong query or filter."""
-    page = find_runs(store, message.query, limit=message.limit, after=message.after, **message.filters)
+    check_names("find", message.filters, FILTERS)  # no other parameter of `find_runs` is a client's
+    filters: Any = message.filters
+    page = find_runs(store, message.query, limit=message.limit, after=message.after, **filters)
     return protocol.Found(
         re=message.id,
         runs=[*map(_found, page)],
