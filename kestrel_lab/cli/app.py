@@ -11,26 +11,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.batches import batching
-from kestrel_lab.cli.blame import blaming
 from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.doctor import Doctor, config, known_models, run_diagnostics
-from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
+from kestrel_lab.cli.commands.eval.batches import batching
+from kestrel_lab.cli.commands.eval.blame import blaming
+from kestrel_lab.cli.commands.eval.ci import building
+from kestrel_lab.cli.commands.eval.commits import compare_commits, comparing
+from kestrel_lab.cli.commands.eval.exchange import exchanging, import_files
+from kestrel_lab.cli.commands.eval.import_suite import importing
+from kestrel_lab.cli.commands.eval.init import beginning
+from kestrel_lab.cli.commands.eval.labels import judging
+from kestrel_lab.cli.commands.eval.scans import aligning, scanning
+from kestrel_lab.cli.commands.eval.site import publishing
+from kestrel_lab.cli.commands.eval.suites import evals
 from kestrel_lab.cli.commands.home import home
-from kestrel_lab.cli.commands.labels import judging
 from kestrel_lab.cli.commands.macros import macros, skills
 from kestrel_lab.cli.commands.mcp import mcp
 from kestrel_lab.cli.commands.memory import memory
 from kestrel_lab.cli.commands.notebooks import notebooks, scenarios
-from kestrel_lab.cli.commands.recorded.scans import aligning, scanning
 from kestrel_lab.cli.commands.rules import rules as rules_app
 from kestrel_lab.cli.commands.runs import collecting, finding
 from kestrel_lab.cli.commands.runs import runs as runs_app
 from kestrel_lab.cli.commands.search import search
 from kestrel_lab.cli.commands.serve import serving
-from kestrel_lab.cli.commands.team.ci import building
-from kestrel_lab.cli.commands.team.init import beginning
-from kestrel_lab.cli.commands.team.site import publishing
 from kestrel_lab.cli.commands.time import clock
 from kestrel_lab.cli.commands.trust import tainting, trust
 from kestrel_lab.cli.commands.workflows import workflows
@@ -45,7 +48,6 @@ from kestrel_lab.cli.frontend import (
     run_options,
     takes_flags,
 )
-from kestrel_lab.cli.import_suite import importing
 from kestrel_lab.cli.overview import SETTINGS
 from kestrel_lab.cli.router import router
 from kestrel_lab.core.errors import UsageError
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
     from kestrel_lab.lab import Lab
 
 app = typer.Typer(**SETTINGS)
+evals.add_typer(comparing)
+evals.add_typer(exchanging)
 evals.add_typer(judging)
 evals.add_typer(batching)
 evals.add_typer(building)

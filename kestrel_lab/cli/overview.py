@@ -77,14 +77,23 @@ PANELS: Final = {
     "Set up": ("doctor", "models", "config", "home", "gc", "schema", "time"),
 }
 """The headings of the overview, and the commands below each in their order."""
+EVAL_PANELS: Final = {
+    "Measure": ("run", "batches", "ablate", "injection"),
+    "Read many runs": ("view", "summary", "history", "clusters", "scan", "calibration", "rescore"),
+    "Label and judge": ("label", "judge"),
+    "Decide": ("compare", "gate", "bisect", "ci", "comment"),
+    "Bring in and share": ("import", "import-suite", "push", "pull", "site"),
+}
+"""The same of `kestrel eval --help`."""
 
 
 class GroupedCommands(TyperGroup):
-    """The commands in the order and below the headings of `PANELS`."""
+    """The commands in the order and below the headings of `PANELS`, or those of `eval`."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        known = {name: panel for panel, names in PANELS.items() for name in names}
+        panels = EVAL_PANELS if self.name == "eval" else PANELS
+        known = {name: panel for panel, names in panels.items() for name in names}
         for name in sorted(self.commands, key=[*known, *self.commands].index):
             command = self.commands[name] = self.commands.pop(name)
             command.rich_help_panel = known.get(name)  # type: ignore[attr-defined]  # read by typer

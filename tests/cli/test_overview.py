@@ -10,10 +10,11 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import typer
 
 from kestrel_lab.cli import overview
 from kestrel_lab.cli.app import app
-from kestrel_lab.cli.overview import COMMANDS, PANELS
+from kestrel_lab.cli.overview import COMMANDS, EVAL_PANELS, PANELS
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -57,6 +58,8 @@ def test_every_command_has_a_heading() -> None:
     exist.
     """
     assert sorted(name for names in PANELS.values() for name in names) == sorted(COMMANDS)
+    measuring = typer.main.get_command(app).commands["eval"].commands  # type: ignore[attr-defined]
+    assert sorted(name for names in EVAL_PANELS.values() for name in names) == sorted(measuring)
 
 
 def test_other_words_reach_the_commands() -> None:

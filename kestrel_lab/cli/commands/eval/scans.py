@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.commands.labels import rubric_text
+from kestrel_lab.cli.commands.eval.labels import rubric_text
 from kestrel_lab.cli.eval_options import Commit, Parts, run_measurement, save_outputs
 from kestrel_lab.cli.frontend import frontend_of, option_groups, output_file
 

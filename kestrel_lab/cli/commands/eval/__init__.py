@@ -1,0 +1,1 @@
+"""`kestrel eval …` and what is measured beside it."""

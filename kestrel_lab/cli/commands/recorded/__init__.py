@@ -1,1 +1,0 @@
-"""Commands about recorded runs: scans, clusters, alignment."""
