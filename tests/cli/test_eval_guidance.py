@@ -7,6 +7,7 @@ from pathlib import Path
 
 import in_process
 import pytest
+from result_pages import page_index
 
 MODEL = """\
 def says(request):
@@ -117,7 +118,7 @@ def test_paragraphs_are_told_apart(folder: Path) -> None:
     assert "1 Write a test first." in done.stdout
     assert (folder / "out" / "parts.csv").read_text().startswith("part,heading,text,verdict,effect,low,high")
     assert "<svg" in (folder / "out" / "effects.svg").read_text()
-    assert "1: helps" in (folder / "out" / "page.html").read_text()
+    assert "2 parts: 1 helps" in page_index(folder / "out" / "page.html")["verdict"]
     assert "Stored before: 48 trials." in kestrel(folder, *words, "--resume").stdout
     refused = kestrel(folder, *words[:-1], "3")
     assert (refused.returncode, "3 trials are too few" in refused.stderr) == (2, True)

@@ -65,7 +65,7 @@ def out_of_reach(gate: Gate, epochs: Sequence[int]) -> str:
     if len(epochs) == 1 and gate.metric == SUCCESS:
         return (
             f"{short}; it takes {needed} such trials (epochs: {needed}), or "
-            f"{format_count(needed, 'scenario')}"
+            f"{format_count(int(needed), 'scenario')}"
         )
     # Repeats of a scenario that all agree say nothing of other scenarios, so they do not narrow the interval.
     return f"{short}; it takes {needed} such scenarios, and repeating the same ones does not help"
