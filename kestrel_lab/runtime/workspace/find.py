@@ -48,7 +48,7 @@ _MOST_QUERY: Final = 2_000
 _WINDOW: Final = 150
 """Characters of a text that are shown of a hit."""
 _PRUNED: Final = 20_000
-"""Runs since a moment, beyond which the older ones are not left out beforehand."""
+"""Runs since or until a moment, beyond which the others are not left out beforehand."""
 _SPACES: Final = re.compile(r"\s+")
 _LAST: Final = 1 << 62
 
@@ -397,7 +397,8 @@ def _page(
 ) -> tuple[list[Hit], int | None, datetime | None]:
     """Return a page of hits, the number behind which the next one begins, and where the time was up."""
     hits: list[Hit] = []
-    floor, size, until = _floor(store, search.given.get("since")), 2 * limit, time.monotonic() + _SEARCH_S
+    floor, ceiling = _bounds(store, search)
+    below, size, until = min(below, ceiling), 2 * limit, time.monotonic() + _SEARCH_S
     while found := search.candidates(store, below, floor, size):
         for number, run in found:
             if (hit := _hit(store, search, number, run)) is not None:
@@ -413,19 +414,23 @@ def _page(
     return hits, None, None
 
 
-def _floor(store: SessionStore, since: float | None) -> int:
-    """Return the lowest number of the runs begun since then, so that older ones are not looked at.
+def _bounds(store: SessionStore, search: _Search) -> tuple[int, int]:
+    """Return numbers between which all runs begun in the time that is asked for lie, the second one excluded,
+    so that older and newer ones are not looked at.
 
     Runs are numbered as they came into the log, which need not be the order in which they began.
     """
-    if since is None:
-        return 0
-    sql = (
-        "SELECT min(number), count(*) FROM (SELECT number FROM runs INDEXED BY runs_by_time "
-        "CROSS JOIN run_texts ON run_id = id WHERE created_at >= ? LIMIT ?)"
-    )
-    ((lowest, count),) = store.query(sql, (since, _PRUNED))
-    return 0 if count == _PRUNED else _LAST if lowest is None else int(lowest)
+    bounds = [0, _LAST]
+    for place, name, edge, sign in ((0, "since", "min", ">="), (1, "until", "max", "<")):
+        if (moment := search.given.get(name)) is not None:
+            sql = (
+                f"SELECT {edge}(number), count(*) FROM (SELECT number FROM runs INDEXED BY runs_by_time "
+                f"CROSS JOIN run_texts ON run_id = id WHERE created_at {sign} ? LIMIT ?)"
+            )
+            ((number, count),) = store.query(sql, (moment, _PRUNED))
+            if count < _PRUNED:
+                bounds[place] = (_LAST, 0)[place] if number is None else number + place
+    return bounds[0], bounds[1]
 
 
 _EVENTS: Final = (

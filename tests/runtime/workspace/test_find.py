@@ -12,6 +12,7 @@ import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waits import until
 
 from kestrel_lab.core.errors import UnknownOption, UsageError
 from kestrel_lab.core.events.union import (
@@ -27,7 +28,8 @@ from kestrel_lab.evals.stored_trials import EvalRow, store_trial
 from kestrel_lab.eventlog.removal import plan_removal, remove_from_log, rewrite
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.eventlog.text_index import marked_words, query_terms, register_terms, run_terms, words_of
-from kestrel_lab.runtime.workspace.find import find_runs
+from kestrel_lab.runtime.workspace import find
+from kestrel_lab.runtime.workspace.find import FoundRuns, find_runs
 
 EARLIER = Path(__file__).parents[2] / "earlier"
 
@@ -250,10 +252,22 @@ def test_a_log_of_an_earlier_version_is_searched(tmp_path: Path) -> None:
     assert (every.indexed, every.runs) == told[-1][:2] == (len(every), len(every))
     goal = next(hit.row for hit in every if words_of(hit.row.goal))
     assert goal.id in found(store, f'"{goal.goal}"', limit=500)
-    store.texts.empty()
-    half = find_runs(store, "x")
-    assert "are indexed so far" not in repr(half)
     store.close()
+
+
+def test_what_is_not_indexed_yet_is_indexed_in_the_background(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A find does not wait for all of an old log: it says how far the index is, which goes on by itself."""
+    for number in range(100):
+        tell(store, f"r{number}", "same")
+    store.texts.empty()
+    monkeypatch.setattr(find, "PATIENCE_S", -1.0)
+    find_runs(store, "same")
+    until(store.texts.complete)
+    assert len(found(store, "same", limit=200)) == 100
+    part = FoundRuns(query="x", hits=(), after=None, indexed=32, runs=100)
+    assert "32 of 100 runs are indexed so far" in repr(part)
 
 
 def test_sessions_write_while_one_finds(tmp_path: Path) -> None:
