@@ -182,10 +182,7 @@ def each_stored_trial(
 
 def trials_of_run(store: SessionStore, run_id: str) -> list[EvalRow]:
     """Return the stored trials whose run this is, oldest first."""
-    sql = (
-        f"SELECT {_COLUMNS} FROM eval_runs WHERE json_extract(result_json, '$.run') = ? ORDER BY "
-        "created_at, id"
-    )
+    sql = f"SELECT {_COLUMNS} FROM eval_runs WHERE result_json ->> '$.run' = ? ORDER BY created_at, id"
     return [_row(row) for row in store.query(sql, (run_id,))]
 
 

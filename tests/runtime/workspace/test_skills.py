@@ -587,3 +587,17 @@ def test_folders_of_skills_that_a_project_names_need_trust(tmp_path: Path) -> No
     assert [one.key for one in settings.ignored] == ["skills"]
     (tmp_path / "kestrel.toml").write_text('skills = "off"\n')
     assert load_settings(tmp_path, {})["skills"] == "off"
+
+
+def test_a_skill_of_the_package_is_copied_into_a_workspace(tmp_path: Path) -> None:
+    """It is in order by the specification, agents there can load it, and another one of its name is left alone."""
+    lab = Lab(tmp_path / "home", env={})
+    skills = lab.skills.at(tmp_path)
+    assert skills.add("analyse-runs").skill.problem == ""
+    assert "find_runs" in skills.add("analyse-runs").skill.instructions
+    (tmp_path / ".agents/skills/analyse-runs/SKILL.md").write_text("mine")
+    with pytest.raises(UsageError, match="is another one"):
+        skills.add("analyse-runs")
+    with pytest.raises(UsageError, match="analyse-runs"):
+        skills.add("analyze-runs")
+    lab.close()
