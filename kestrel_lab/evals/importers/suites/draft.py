@@ -96,7 +96,7 @@ class SuiteDraft:
             [
                 f"# Not carried over from {self.source.name}",
                 "",
-                f"`{suite_name}` has {len(self.scenarios)} scenarios from {self.tool}.",
+                f"What `{suite_name}` lacks of it, from {self.tool}; scenarios carried over: {len(self.scenarios)}.",
                 "",
                 f"| {' | '.join(_HEADINGS)} |",
                 "| --- | --- | --- |",
