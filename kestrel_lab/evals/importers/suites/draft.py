@@ -96,7 +96,7 @@ class SuiteDraft:
             [
                 f"# Not carried over from {self.source.name}",
                 "",
-                f"What `{suite_name}` lacks of it, from {self.tool}; scenarios carried over: {len(self.scenarios)}.",
+                f"Scenarios of {self.tool} in `{suite_name}`: {len(self.scenarios)}.",
                 "",
                 f"| {' | '.join(_HEADINGS)} |",
                 "| --- | --- | --- |",
