@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
-from xml.parsers import expat
 
 from kestrel_lab.checks.answer import (
     MAX_MATCHED,
@@ -167,14 +166,11 @@ class AnswerNumber(LogCheck):
 
 # A small letter counts alone on the rest of its line; elsewhere "a" is a word.
 _LETTERS: Final = r"([A-Z](?:[\s,;&]*(?:and\s+)?\b[A-Z]\b)*|[a-z](?=[\s*_`\"').]*$))(?![A-Za-z])"
-_LINE: Final = re.compile(rf"(?i:answer)[\s*_`]*:[\s*_`\"'(]*{_LETTERS}", re.MULTILINE)
-_CHOSEN: Final = re.compile(
-    rf"(?i:answers?|choices?|options?)\b[\s*_`\"'(]*(?:(?i:is|are)\b|[:=])[\s*_`\"'(:]*{_LETTERS}",
-    re.MULTILINE,
+_LINE: Final = rf"(?m)(?i:answer)[\s*_`]*:[\s*_`\"'(]*{_LETTERS}"
+_CHOSEN: Final = (
+    r"(?m)(?i:answers?|choices?|options?)\b[\s*_`\"'(]*(?:(?i:is|are)\b|[:=])[\s*_`\"'(:]*" + _LETTERS
 )
-_ALONE: Final = re.compile(
-    r"[\s*_`\"'(\[{\\]*(?:boxed\{)?([A-Za-z](?:\s*[,;&]\s*[A-Za-z])*)[\s*_`\"')\]}.:$]*"
-)
+_ALONE: Final = r"[\s*_`\"'(\[{\\]*(?:boxed\{)?([A-Za-z](?:\s*[,;&]\s*[A-Za-z])*)[\s*_`\"')\]}.:$]*"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,12 +210,12 @@ class Choice(LogCheck):
 
 def chosen_letters(answer: str, options: tuple[str, ...] = (), *, strict: bool = False) -> list[str]:
     """Return the letters that an answer chooses, sorted and in upper case; empty for none."""
-    said = (_LINE if strict else _CHOSEN).findall(answer[-MAX_MATCHED:])
+    said = re.findall(_LINE if strict else _CHOSEN, answer[-MAX_MATCHED:])
     if said or strict:
         return sorted({letter.upper() for letter in re.findall(r"\b[A-Za-z]\b", "".join(said[-1:]))})
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
-    if match := _ALONE.fullmatch(last):
+    if match := re.fullmatch(_ALONE, last):
         return sorted({letter.upper() for letter in re.findall(r"[A-Za-z]", match[1])})
     if match := re.match(r"[*_`\"'(\[]*([A-Z])[)\].:]", last):
         return [match[1]]
@@ -326,7 +322,7 @@ class IsJson(LogCheck):
         return _verdict(self.label, trial, fits.passed, fits.reason)
 
 
-_ELEMENT: Final = re.compile(r"<([A-Za-z_][\w.-]*)[\s>/].*", re.DOTALL)
+_ELEMENT: Final = r"<([A-Za-z_][\w.-]*)[\s>/]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -344,13 +340,15 @@ class IsXml(LogCheck):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when it is well formed and has the elements."""
+        from xml.parsers.expat import ExpatError
+
         text = trial.answer.strip()
         tried = [text] if self.alone else list(_elements(text))
         problem = "" if tried else f"there is no XML in it; {said_in(trial)}"
         for piece in tried:
             try:
                 paths = _xml_paths(piece)
-            except (expat.ExpatError, ValueError) as error:
+            except (ExpatError, ValueError) as error:
                 problem = problem or f"{error}; {said_in(trial)}"
                 continue
             missing = [name for name in self.elements if name not in paths]
@@ -362,16 +360,16 @@ class IsXml(LogCheck):
 
 def _elements(text: str) -> Iterator[str]:
     """Yield each outermost piece of a text from a start tag to the last end tag of that name."""
-    at = 0
-    while match := _ELEMENT.search(text, at):
+    for match in re.finditer(_ELEMENT, text):
         end = text.rfind(f"</{match[1]}>")
         if end > match.start():
             yield text[match.start() : end + len(match[1]) + 3]
-        at = match.start() + 1
 
 
 def _xml_paths(text: str) -> set[str]:
     """Return the dotted paths of the elements of a document; raises `ValueError` for one with entities."""
+    from xml.parsers import expat  # loaded on use, as few suites have it
+
     parser, open_now, paths = expat.ParserCreate(), list[str](), set[str]()
 
     def begin(name: str, _attributes: object) -> None:

@@ -40,7 +40,8 @@ _Entry = TypeVar("_Entry", bound="BaseModel | Written")
 class Entry(BaseModel):
     """A mapping of a file; unknown keys and values of another type are errors."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    # Most of these are parts of others: a validator of its own is built when one is first used alone.
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
 
 if TYPE_CHECKING:  # type checkers take the fields as the parameters, as of any model

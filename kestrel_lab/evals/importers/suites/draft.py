@@ -96,7 +96,7 @@ class SuiteDraft:
             [
                 f"# Not carried over from {self.source.name}",
                 "",
-                f"`{suite_name}` has {len(self.scenarios)} scenarios from {self.tool}.",
+                f"Scenarios of {self.tool} in `{suite_name}`: {len(self.scenarios)}.",
                 "",
                 f"| {' | '.join(_HEADINGS)} |",
                 "| --- | --- | --- |",
