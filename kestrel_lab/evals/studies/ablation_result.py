@@ -25,6 +25,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.studies.guidance_parts import DividedFile
 from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries.best_configuration import format_points
 from kestrel_lab.evals.summaries.result_table import frame_record, label_kind, not_real
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
@@ -299,6 +300,7 @@ def effect_plot(titles: Sequence[str], effects: Sequence[Difference]) -> dict[st
         "signed": True,
         "rows": [
             interval_row(title, d.interval.mean, d.interval.low, d.interval.high, VERDICT_TONES[d.verdict])
+            | {"text": d.interval.text(format_points)}
             for title, d in zip(titles, effects, strict=True)
             if math.isfinite(d.interval.mean)
         ],
