@@ -27,7 +27,8 @@ from typing import Any
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.evals.benchmarks.by_name import load_published
-from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
+from kestrel_lab.evals.scenario_parts import InlineFiles
+from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel, Turn
 

@@ -106,8 +106,8 @@ def test_one_item_of_a_suite(project: Path) -> None:
     """
     code, said = session(project, "-k", "s3", "--kestrel-epochs=2")
     assert code == 0
-    assert "suite talks: 2 trials of 1 scenarios: 2 passed" in said
-    assert "gates are not decided: 7 scenarios × configurations did not run" in said
+    assert "suite talks: 2 trials of 1 scenario: 2 passed" in said
+    assert "gates are not decided: of scenarios × configurations 7 did not run" in said
     (project / "talks.suite.yaml").write_text(SUITE.replace("goal:", "goals:"))
     code, said = session(project, "talks.suite.yaml")
     assert code == 2

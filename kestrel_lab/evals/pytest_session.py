@@ -32,14 +32,16 @@ from kestrel_lab.evals.execution.trial import outcome_of, score_json
 from kestrel_lab.evals.reports.change_phrases import change_phrase
 from kestrel_lab.evals.reports.gate_decisions import GateReport
 from kestrel_lab.evals.reports.junit import Case, case_groups
+from kestrel_lab.evals.scenario_parts import InlineFiles
 from kestrel_lab.evals.stored.site import suite_of_rows
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial, stored_trials
-from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
+from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite, repository_of
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import run_blocking
+from kestrel_lab.views.formatting import format_count
 
 AGENT: Final = "agent"
 """The configuration of runs that test functions begin."""
@@ -172,7 +174,7 @@ class Kestrel:
         if broke := [row for row in tested.rows if row.outcome == "error"]:
             reasons = "\n".join(f"epoch {row.epoch}: {row.reason}" for row in broke)
             reasons += "\nwith pytest: --kestrel-record" if any(row.unrecorded for row in broke) else ""
-            raise TrialBroke(f"{len(broke)} of {len(tested.rows)} trials broke\n{reasons}")
+            raise TrialBroke(f"{len(broke)} of {format_count(len(tested.rows), 'trial')} broke\n{reasons}")
         return tested
 
     def check(
@@ -207,7 +209,9 @@ class Kestrel:
         if passed < at_least * len(run.rows):
             said = "\n".join(f"epoch {row.epoch}: {row.why}" for row in run.rows if row.outcome != "pass")
             asked = f", {100 * at_least:.0f} % have to" if at_least < 1 else ""
-            raise AssertionError(f"{passed} of {len(run.rows)} trials passed{asked}\n{sanitize_text(said)}")
+            raise AssertionError(
+                f"{passed} of {format_count(len(run.rows), 'trial')} passed{asked}\n{sanitize_text(said)}"
+            )
 
     def eval(self, suite: str | Path | Suite, **options: Any) -> EvalResult:
         """Run a whole suite, as `Lab.eval` does; its trials are in the report of the session."""
@@ -303,7 +307,7 @@ class SuiteReport:
                 for d in self.gates.decisions
             ]
         elif self.result.suite.gates:
-            said.append(f"  gates are not decided: {self.left_out} scenarios × configurations did not run")
+            said.append(f"  gates are not decided: of scenarios × configurations {self.left_out} did not run")
         return [sanitize_text(line) for line in said]
 
     def write(self, folder: Path) -> Path:

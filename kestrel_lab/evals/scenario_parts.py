@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -16,7 +17,7 @@ from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.yaml.validation import Declared, WrittenAs
+from kestrel_lab.core.yaml.validation import Declared, Entry, WrittenAs
 from kestrel_lab.evals.suite_forms import Filled, Positive, as_tuple, mistake_at, some
 from kestrel_lab.tools.files.workspace import Workspace
 
@@ -135,3 +136,82 @@ class SimulatedUser(Declared):
     def definition(self) -> dict[str, Json]:
         """Return all that an outcome depends on."""
         return self.model_dump()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InlineFiles:
+    """A fresh folder with these files, for each trial."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    """Text by path."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FolderCopy:
+    """A fresh copy of a folder, for each trial."""
+
+    folder: str
+    """As `Suite.resolve` finds it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackageSource:
+    """The source folder of an installed Python package, in place and read-only."""
+
+    package: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GitCheckout:
+    """A fresh checkout of one commit, for each trial, with a repository that knows this commit only.
+
+    What came before and, above all, what came after, the solution perhaps, is not in it.
+    """
+
+    repository: str
+    """A folder, as `Suite.resolve` finds it, or an address that git can fetch from."""
+    commit: str
+    """Its hash: at least seven digits, all forty for an address."""
+
+
+Place = InlineFiles | FolderCopy | PackageSource | GitCheckout
+"""The workspace of a trial."""
+
+
+class WorkspaceForm(Entry):
+    """One of four: files written here, a folder to copy, the source of an installed package, a commit of a
+    git repository.
+    """
+
+    files: dict[str, str] | None = None
+    folder: str | None = None
+    package: str | None = None
+    repository: str | None = None
+    commit: str | None = None
+
+    def place(self) -> Place:
+        """Return the workspace; raises `UsageError` for none and for several of the four."""
+        given = self.model_dump(exclude_none=True)
+        match given:
+            case {"repository": repository, "commit": commit, **others} if not others:
+                return GitCheckout(repository=repository, commit=commit)
+            case {"folder": folder, **others} if not others:
+                return FolderCopy(folder=folder)
+            case {"package": package, **others} if not others:
+                return PackageSource(package=package)
+            case {"files": files, **others} if not others:
+                for name in files:
+                    path = PurePosixPath(name)
+                    if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
+                        raise UsageError(f"the file {name!r} must be a relative path without '..'")
+                return InlineFiles(files=files)
+        msg = (
+            "a workspace is one of files, folder, package, and repository with commit, not "
+            f"{' and '.join(given) or 'nothing'}"
+        )
+        raise UsageError(msg)
+
+
+def place_of(form: WorkspaceForm | None, _: object) -> Place:
+    """Return the workspace that is written down; an empty folder where none is."""
+    return InlineFiles() if form is None else form.place()

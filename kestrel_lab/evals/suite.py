@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -28,13 +28,23 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.protocols import Approver, Check
 from kestrel_lab.core.sanitize import one_line, sanitize_text
-from kestrel_lab.core.yaml.validation import Declared, Entry, OneOf, PythonOnly, WrittenAs
+from kestrel_lab.core.yaml.validation import Declared, OneOf, PythonOnly, WrittenAs
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.given_turns import GivenTurn
 from kestrel_lab.evals.guidance import Guidance, is_guidance
 from kestrel_lab.evals.metrics import Metric
 from kestrel_lab.evals.options import Selection, check_reducer
-from kestrel_lab.evals.scenario_parts import Choices, SetupCommand, SimulatedUser, with_choices
+from kestrel_lab.evals.scenario_parts import (
+    Choices,
+    InlineFiles,
+    PackageSource,
+    Place,
+    SetupCommand,
+    SimulatedUser,
+    WorkspaceForm,
+    place_of,
+    with_choices,
+)
 from kestrel_lab.evals.seed_notes import GivenNote
 from kestrel_lab.evals.suite_forms import (
     MOST,
@@ -99,84 +109,6 @@ CountErrors = Literal["fail", "exclude"]
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InlineFiles:
-    """A fresh folder with these files, for each trial."""
-
-    files: dict[str, str] = field(default_factory=dict)
-    """Text by path."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FolderCopy:
-    """A fresh copy of a folder, for each trial."""
-
-    folder: str
-    """As `Suite.resolve` finds it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackageSource:
-    """The source folder of an installed Python package, in place and read-only."""
-
-    package: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GitCheckout:
-    """A fresh checkout of one commit, for each trial, with a repository that knows this commit only.
-
-    What came before and, above all, what came after, the solution perhaps, is not in it.
-    """
-
-    repository: str
-    """A folder, as `Suite.resolve` finds it, or an address that git can fetch from."""
-    commit: str
-    """Its hash: at least seven digits, all forty for an address."""
-
-
-Place = InlineFiles | FolderCopy | PackageSource | GitCheckout
-"""The workspace of a trial."""
-
-
-class WorkspaceForm(Entry):
-    """One of four: files written here, a folder to copy, the source of an installed package, a commit of a
-    git repository.
-    """
-
-    files: dict[str, str] | None = None
-    folder: str | None = None
-    package: str | None = None
-    repository: str | None = None
-    commit: str | None = None
-
-    def place(self) -> Place:
-        """Return the workspace; raises `UsageError` for none and for several of the four."""
-        given = self.model_dump(exclude_none=True)
-        match given:
-            case {"repository": repository, "commit": commit, **others} if not others:
-                return GitCheckout(repository=repository, commit=commit)
-            case {"folder": folder, **others} if not others:
-                return FolderCopy(folder=folder)
-            case {"package": package, **others} if not others:
-                return PackageSource(package=package)
-            case {"files": files, **others} if not others:
-                for name in files:
-                    path = PurePosixPath(name)
-                    if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
-                        raise UsageError(f"the file {name!r} must be a relative path without '..'")
-                return InlineFiles(files=files)
-        msg = (
-            "a workspace is one of files, folder, package, and repository with commit, not "
-            f"{' and '.join(given) or 'nothing'}"
-        )
-        raise UsageError(msg)
-
-
-def _place(form: WorkspaceForm | None, _: object) -> Place:
-    return InlineFiles() if form is None else form.place()
-
-
 def _schema(written: dict[str, Any] | str | None, _: object) -> Mapping[str, Json]:
     found = OutputType.of(written)
     return {} if found is None else found.schema
@@ -201,9 +133,9 @@ class Defaults(Declared):
 
     family: str = ""
     """Kind of task; summaries can be grouped by it."""
-    place: Annotated[Place, WrittenAs(WorkspaceForm | None, _place), Field(validation_alias="workspace")] = (
-        InlineFiles()
-    )
+    place: Annotated[
+        Place, WrittenAs(WorkspaceForm | None, place_of), Field(validation_alias="workspace")
+    ] = InlineFiles()
     image: str = ""
     """An image of docker or podman in which the trial's commands run."""
     dockerfile: str = ""
@@ -313,6 +245,7 @@ if TYPE_CHECKING:
 
     class _FromOptions(Declared):  # type checkers know no class that is made of a table
         verify: str = ""
+        pty: bool = False
         form: str = ""
 
 else:

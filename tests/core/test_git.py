@@ -17,7 +17,8 @@ from kestrel_lab.answers.contracts import patch_problem
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.commits.worktrees import temporary_worktree
 from kestrel_lab.evals.git import code_version, commits_in, nearest_baseline
-from kestrel_lab.evals.suite import GitCheckout, Scenario, Suite
+from kestrel_lab.evals.scenario_parts import GitCheckout
+from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.suites.repository_checkouts import checkout_folder, make_checkout
 from kestrel_lab.host.git import Repository, git_program, run_git, run_git_outside
 from kestrel_lab.retrieval.explain import explain_rank

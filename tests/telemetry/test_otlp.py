@@ -36,7 +36,8 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.core.step import Step
-from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
+from kestrel_lab.evals.scenario_parts import InlineFiles
+from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.runtime.run import interrupt_run, is_working
 from kestrel_lab.telemetry.spans import spans_of, vendor_name
 from kestrel_lab.testing import ScriptedModel, Turn

@@ -17,6 +17,7 @@ from kestrel_lab.evals.blame.rerun import GivenCheck, Rerun, Reruns, Turn, open_
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.models.wrapper import ModelWrapper
 from kestrel_lab.runtime.services import Services
+from kestrel_lab.views.formatting import format_count
 
 _MOST_BROKEN: Final = 3
 """Re-runs that break one after the other, after which no more are made."""
@@ -32,7 +33,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.runs <= 0 or (self.cost is not None and self.cost <= 0):
-            raise UsageError(f"a budget is positive, not {self.runs} runs and {self.cost} dollars")
+            raise UsageError(f"a budget is positive, not {self.runs:g} whole runs and {self.cost} dollars")
 
     def ended(self, reruns: Reruns) -> str:
         """Return why no more may be made; empty while more may."""
@@ -64,8 +65,8 @@ async def blame_run(
     reruns = await open_reruns(lab, run_id, suite=suite, checks=checks, model=model, approve=approve)
     if len(reruns.turns) < 2:
         raise UsageError(
-            f"run {run_id} has {len(reruns.turns)} turns that a model answered: with fewer than two there is "
-            "nothing to choose from"
+            f"a model answered {format_count(len(reruns.turns), 'turn')} of run {run_id}: with less than two "
+            "there is nothing to choose from"
         )
     earlier = read_receipt(lab.home, run_id)
     receipt = _receipt(reruns)

@@ -32,9 +32,10 @@ from kestrel_lab.evals.execution.trial import TrialRequest, run_trial
 from kestrel_lab.evals.given_turns import GivenCall, GivenTurn
 from kestrel_lab.evals.guidance import is_guidance
 from kestrel_lab.evals.reports.result_view import ResultView
+from kestrel_lab.evals.scenario_parts import InlineFiles
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, wilson_proportion
 from kestrel_lab.evals.studies.guidance_parts import split_guidance
-from kestrel_lab.evals.suite import InlineFiles, Scenario, Suite
+from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft, slug
 from kestrel_lab.runtime.forks.past_files import files_at
 from kestrel_lab.runtime.services import Services

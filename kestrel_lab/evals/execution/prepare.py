@@ -24,7 +24,8 @@ from kestrel_lab.core.yaml.validation import join_problems
 from kestrel_lab.evals.execution.conversation_digest import ConversationDigest
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.workspaces import Containers, workspace_source
-from kestrel_lab.evals.suite import Config, PackageSource, Scenario, Suite
+from kestrel_lab.evals.scenario_parts import PackageSource
+from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import Recordings
 from kestrel_lab.evals.suites.python_files import load_function, load_tools
 from kestrel_lab.memory.embeddings import default_embedder

@@ -20,7 +20,8 @@ from typing import Final
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.yaml.validation import join_problems
 from kestrel_lab.evals.guidance import Guidance, commit_guidance, install_guidance
-from kestrel_lab.evals.suite import FolderCopy, GitCheckout, InlineFiles, PackageSource, Scenario, Suite
+from kestrel_lab.evals.scenario_parts import FolderCopy, GitCheckout, InlineFiles, PackageSource
+from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.suites.repository_checkouts import checkout_folder, make_checkout
 from kestrel_lab.host.log_files import leave_out_logs
 from kestrel_lab.tools.files.workspace import Workspace

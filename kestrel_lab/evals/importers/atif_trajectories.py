@@ -95,7 +95,7 @@ def _recording(value: dict[str, Any], source: str) -> Recording:
     said: list[ImportedMessage] = []
     broken: list[Broken] = []
     for number, step in enumerate(value["steps"]):
-        place = f"{source} steps[{number}]"
+        place = f"{source}: steps[{number}]"
         try:
             if step["source"] == "system" and not said:
                 system.append(text_of(step["message"]))

@@ -49,16 +49,16 @@ class AlignedRuns(PartsView):
     @property
     def headline(self) -> str:
         """How many steps the runs share before they part, and what each does there."""
-        count, place = len(self.runs), self.alignment.first
+        runs, place = format_count(len(self.runs), "run"), self.alignment.first
         if place is None:
-            return f"{count} runs did the same: {format_count(len(self.alignment.rows), 'step')}"
+            return f"{runs} did the same: {format_count(len(self.alignment.rows), 'step')}"
         exact = self.alignment.shared_events
         shared = f" ({format_count(exact, 'event')} of one log)" if exact else ""
         did = "; ".join(
             f"{run.run} {_words(self.alignment.following(number, place))}"
             for number, run in enumerate(self.runs)
         )
-        return f"{count} runs share {format_count(place, 'step')}{shared}, then part: {did}"
+        return f"{runs} share {format_count(place, 'step')}{shared}, then part: {did}"
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -112,7 +112,7 @@ class AlignedRuns(PartsView):
 
     def report(self, path: str | Path) -> Path:
         """Write a page of the runs side by side, which needs neither network nor server; returns its path."""
-        title = f"{len(self.runs)} runs aligned"
+        title = f"{format_count(len(self.runs), 'run')} aligned"
         return write_text(path, html_page(title, f"<h1>{title}</h1>{self._repr_html_()}"))
 
 

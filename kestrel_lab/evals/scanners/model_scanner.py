@@ -14,7 +14,7 @@ from kestrel_lab.core.errors import CheckError, ModelError
 from kestrel_lab.core.json_types import Json, content_key, readable, values_in
 from kestrel_lab.core.messages import Message, ModelRequest
 from kestrel_lab.core.protocols import Model
-from kestrel_lab.core.sanitize import head_tail
+from kestrel_lab.core.sanitize import full_stop, head_tail
 from kestrel_lab.evals.scanners.scanner import Finding
 from kestrel_lab.evals.transcripts.transcript import Transcript, TranscriptStep
 
@@ -112,7 +112,9 @@ class ModelScanner:
                 return _read(answer, shown)
             except ValueError as error:
                 problem = str(error)
-                again = f"This cannot be used: {problem}. Answer again, with the one JSON object only."
+                again = (
+                    f"This cannot be used: {full_stop(problem)} Answer again, with the one JSON object only."
+                )
                 messages += [Message(role="assistant", text=answer), Message(role="user", text=again)]
         raise CheckError(f"{judge_name(self.model)} gave nothing usable in {ATTEMPTS} attempts: {problem}")
 

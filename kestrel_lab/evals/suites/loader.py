@@ -22,8 +22,9 @@ from kestrel_lab.core.yaml.reader import Where, YamlFile, dotted_path, read_yaml
 from kestrel_lab.core.yaml.validation import FILE, explain_all, join_problems, validate, validate_partly
 from kestrel_lab.evals.benchmarks.by_name import is_published, load_published
 from kestrel_lab.evals.gate_bounds import Gate
+from kestrel_lab.evals.scenario_parts import GitCheckout
 from kestrel_lab.evals.seed_notes import GivenNote
-from kestrel_lab.evals.suite import CassetteUse, Config, Defaults, GitCheckout, Scenario, Suite
+from kestrel_lab.evals.suite import CassetteUse, Config, Defaults, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import default_folder
 from kestrel_lab.evals.suites.datasets import (
     TABLES,

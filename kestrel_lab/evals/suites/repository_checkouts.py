@@ -14,7 +14,8 @@ from urllib.request import url2pathname
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.evals.suite import GitCheckout, Suite
+from kestrel_lab.evals.scenario_parts import GitCheckout
+from kestrel_lab.evals.suite import Suite
 from kestrel_lab.host.filesystem import lock_file
 from kestrel_lab.host.git import Repository, copy_commit, run_git
 

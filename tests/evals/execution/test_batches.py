@@ -15,8 +15,9 @@ from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.evals.execution.batch_log import stored_batches
 from kestrel_lab.evals.execution.batch_table import batch_table
 from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.scenario_parts import InlineFiles
 from kestrel_lab.evals.stored_trials import stored_trials
-from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
+from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.models.litellm.model import LiteLLMModel
 from kestrel_lab.testing import ScriptedModel

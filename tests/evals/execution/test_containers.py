@@ -11,7 +11,8 @@ from kestrel_lab.cli.commands.doctor import run_diagnostics
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ToolAnswered, ToolCalled
 from kestrel_lab.evals.execution.runner import run_suite
-from kestrel_lab.evals.suite import InlineFiles, Scenario, Suite
+from kestrel_lab.evals.scenario_parts import InlineFiles
+from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel

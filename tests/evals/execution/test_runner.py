@@ -16,8 +16,9 @@ from kestrel_lab.core.run_types import Limits
 from kestrel_lab.evals.execution import runner
 from kestrel_lab.evals.execution.prepare import prepare_suite
 from kestrel_lab.evals.execution.runner import TrialsToRun, plan_trials, run_suite, run_trials
+from kestrel_lab.evals.scenario_parts import InlineFiles, PackageSource
 from kestrel_lab.evals.stored_trials import stored_trials
-from kestrel_lab.evals.suite import Config, InlineFiles, PackageSource, Scenario, Suite
+from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import COLUMNS
 from kestrel_lab.lab import Lab

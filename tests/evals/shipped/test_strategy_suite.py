@@ -16,7 +16,8 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.evals.execution.runner import plan_trials, run_suite
-from kestrel_lab.evals.suite import Config, InlineFiles, Suite
+from kestrel_lab.evals.scenario_parts import InlineFiles
+from kestrel_lab.evals.suite import Config, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import conversation

@@ -13,7 +13,7 @@ from made_rows import row, rows
 from made_rows import suite as gated
 
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.evals.commits.comparison import COMPARED, PRIMARY, compare_families, compare_rows
+from kestrel_lab.evals.commits.row_differences import COMPARED, PRIMARY, compare_families, compare_rows
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.reports.gate_decisions import decide_gates
 from kestrel_lab.evals.stats.difference import (

@@ -18,10 +18,11 @@ from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
 from kestrel_lab.evals.execution.reuse import reusable_rows
 from kestrel_lab.evals.execution.runner import plan_trials, run_suite
+from kestrel_lab.evals.scenario_parts import InlineFiles
 from kestrel_lab.evals.stored.rescore import rescore_trials
 from kestrel_lab.evals.stored.summary import summarise_stored
 from kestrel_lab.evals.stored_trials import store_trial, stored_scores, stored_trials
-from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
+from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 

@@ -7,7 +7,8 @@ import pytest
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.execution.workspaces import trial_workspace, workspace_source
-from kestrel_lab.evals.suite import GitCheckout, Scenario, Suite
+from kestrel_lab.evals.scenario_parts import GitCheckout
+from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.suites.repository_checkouts import checkout_folder, make_checkout
 

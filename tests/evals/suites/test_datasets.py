@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.checks.behaviour import ToolAtMost
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.suite import InlineFiles
+from kestrel_lab.evals.scenario_parts import InlineFiles
 from kestrel_lab.evals.suites.datasets import Row, fill_template, read_rows, select_rows
 from kestrel_lab.evals.suites.loader import load_suite
 

@@ -15,7 +15,7 @@ from kestrel_lab.checks.files import FileContains
 from kestrel_lab.checks.trajectory import ToolsInOrder
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.run_types import Limits
-from kestrel_lab.evals.suite import FolderCopy, InlineFiles
+from kestrel_lab.evals.scenario_parts import FolderCopy, InlineFiles
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel

@@ -16,7 +16,8 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.execution.runner import plan_trials, run_suite
 from kestrel_lab.evals.execution.workspaces import trial_workspace, workspace_source
 from kestrel_lab.evals.guidance import Guidance, read_guidance
-from kestrel_lab.evals.suite import Config, GitCheckout, InlineFiles, Scenario, Suite
+from kestrel_lab.evals.scenario_parts import GitCheckout, InlineFiles
+from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.lab import Lab
 

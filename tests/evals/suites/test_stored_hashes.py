@@ -4,16 +4,9 @@ from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.checks.files import FileContains
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.evals.guidance import Guidance
+from kestrel_lab.evals.scenario_parts import GitCheckout, InlineFiles, PackageSource
 from kestrel_lab.evals.seed_notes import GivenNote
-from kestrel_lab.evals.suite import (
-    CassetteUse,
-    Config,
-    GitCheckout,
-    InlineFiles,
-    PackageSource,
-    Scenario,
-    Suite,
-)
+from kestrel_lab.evals.suite import CassetteUse, Config, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 
 FILE = """\

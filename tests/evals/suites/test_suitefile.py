@@ -10,7 +10,8 @@ from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.checks.files import FileContains
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.yaml.reader import parse_yaml, read_yaml
-from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Scenario, Suite
+from kestrel_lab.evals.scenario_parts import FolderCopy, InlineFiles, PackageSource
+from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.evals.suites.json_schemas import schema_text
 from kestrel_lab.evals.suites.loader import load_suite
 

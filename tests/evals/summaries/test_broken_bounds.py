@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_rows import row, rows, suite
 
-from kestrel_lab.evals.commits.comparison import Comparison, Side, compare_rows
+from kestrel_lab.evals.commits.comparison import Comparison, Side
+from kestrel_lab.evals.commits.row_differences import compare_rows
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.reports.gate_decisions import decide_gates
 from kestrel_lab.evals.summaries.result_table import broke_in, summarise_configurations, summary_table

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from made_rows import row, suite
 
-from kestrel_lab.evals.commits.comparison import Comparison, Side, compare_rows
+from kestrel_lab.evals.commits.comparison import Comparison, Side
 from kestrel_lab.evals.commits.history import CommitRows, History
+from kestrel_lab.evals.commits.row_differences import compare_rows
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.reports.gate_decisions import decide_gates

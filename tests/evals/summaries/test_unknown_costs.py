@@ -11,7 +11,7 @@ from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.messages import ModelAnswer, ToolRequest
 from kestrel_lab.core.usage import UsageMeter
-from kestrel_lab.evals.commits.comparison import compare_rows
+from kestrel_lab.evals.commits.row_differences import compare_rows
 from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stored.summary import summarise_stored

@@ -1,0 +1,189 @@
+"""Differences of the trials of two sides, in every metric, with their verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from kestrel_lab.evals.commits.no_difference import same_conversations, unchanged
+from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_difference_by_round, side_by_side
+from kestrel_lab.evals.commits.success_difference import by_labels, unless_turned_over
+from kestrel_lab.evals.gate_bounds import is_share
+from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
+from kestrel_lab.evals.stats.difference import (
+    Difference,
+    Question,
+    compare_scenarios,
+    confirm_by_rounds,
+    judge_all,
+)
+from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import CountErrors, Suite
+
+if TYPE_CHECKING:
+    pass
+
+PRIMARY: Final = "success_rate"
+_PRIMARY_SHARE: Final = 2 / 3
+"""Of the allowance for false alarms; six scenarios that all flip one way still suffice to tell."""
+COMPARED: Final = ("working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate")
+"""Metrics compared beside the success rate, over trials that did not break."""
+
+
+def compare_rows(
+    suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float, same_files: bool = False
+) -> dict[tuple[str, str], Difference]:
+    """Return the difference with its verdict for each configuration and metric, success rates first.
+
+    All are questions asked together: over all of them, a difference that is not there is told in at most one
+    comparison of twenty. Success rates have two thirds of that allowance. Times are compared over trials made
+    side by side only. Where nothing can differ, because the files are the same or all trials are the same
+    ones made again, the verdict is `stable`.
+    """
+    before, after = (_values(rows, suite.count_errors) for rows in (base, head))
+    weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
+    configs = list(dict.fromkeys(row.config for row in (*base, *head)))
+    metrics = (*COMPARED, *_scanned_metrics(base, head))
+    keys = [(config, metric) for config in configs for metric in (PRIMARY, *metrics)]
+    questions = [_question(metric, margin, len(configs), len(metrics)) for _, metric in keys]
+    rounds = {
+        config: side_by_side(*([row for row in rows if row.config == config] for rows in (base, head)))
+        for config in configs
+    }
+    families = {row.scenario: row.family for row in (*base, *head)}
+    found = [
+        _paired_difference(
+            metric,
+            before.get(key, {}),
+            after.get(key, {}),
+            rounds[config],
+            partial(compare_scenarios, weights=weights, families=families, alpha=ALPHA * question.weight),
+        )
+        for (config, metric), key, question in zip(keys, keys, questions, strict=True)
+    ]
+    again = {
+        config: same_conversations(*([row for row in rows if row.config == config] for rows in (base, head)))
+        for config in configs
+    }
+    rates = [
+        (place, [[row for row in rows if row.config == config] for rows in (base, head)])
+        for place, (config, metric) in enumerate(keys)
+        if metric == PRIMARY
+    ]
+    for place, sides in rates:
+        found[place] = by_labels(
+            found[place], sides, suite.count_errors, alpha=ALPHA * questions[place].weight
+        )
+    judged = judge_all(found, questions)
+    passes = partial(compare_scenarios, weights=weights, families=families, bounded=True)
+    for place, sides in rates:
+        judged[place] = unless_turned_over(judged[place], found, place, questions, sides, passes)
+    return {
+        key: unchanged(one, same_files=same_files, same_trials=again[key[0]])
+        for key, one in zip(keys, judged, strict=True)
+    }
+
+
+def compare_families(
+    suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float, same_files: bool = False
+) -> dict[tuple[str, str], Difference]:
+    """Return the difference of the success rate with its verdict for each configuration and family, all asked
+    together.
+    """
+    kinds = dict.fromkeys((row.config, row.family) for row in (*base, *head))
+    weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
+    found = []
+    for config, family in kinds:
+        sides = [
+            by_scenario(
+                _values([row for row in rows if row.family == family], suite.count_errors).get(
+                    (config, PRIMARY), {}
+                )
+            )
+            for rows in (base, head)
+        ]
+        found.append(compare_scenarios(*sides, weights=weights, bounded=True, alpha=ALPHA / len(kinds)))
+    judged = judge_all(found, [Question(better="higher", margin=margin, relative=False)] * len(kinds))
+    again = {
+        kind: same_conversations(
+            *([row for row in rows if (row.config, row.family) == kind] for rows in (base, head))
+        )
+        for kind in kinds
+    }
+    return {
+        kind: unchanged(one, same_files=same_files, same_trials=again[kind])
+        for kind, one in zip(kinds, judged, strict=True)
+    }
+
+
+def _scanned_metrics(base: Iterable[EvalRow], head: Iterable[EvalRow]) -> list[str]:
+    """Return the measures of scanners that looked through runs of both sides and found something in any.
+
+    One that found nothing cannot differ. Which these are depends on both sides together, so that leaving
+    them out makes the tests of the others no bolder.
+    """
+    sides = [{name for row in rows for name in _scanned(row)} for rows in (base, head)]
+    hits = {name for row in (*base, *head) for name in _scanned(row) if row.metrics[name]}
+    return sorted(sides[0] & sides[1] & hits)
+
+
+def _scanned(row: EvalRow) -> Iterable[str]:
+    """Return the measures of scanners that looked through the run of a trial."""
+    return (name for name in row.metrics if name.startswith(FOUND))
+
+
+def _question(metric: str, margin: float, configs: int, others: int) -> Question:
+    """Return what is asked of a metric, one of so many `others` beside the success rate."""
+    if metric == PRIMARY:
+        return Question(better="higher", margin=margin, relative=False, weight=_PRIMARY_SHARE / configs)
+    share = (1 - _PRIMARY_SHARE) / others / configs
+    if metric.startswith(FOUND):  # what a scanner finds is something bad, and a share of runs
+        return Question(better="lower", margin=margin, relative=False, weight=share)
+    return Question(
+        better=METRICS[metric].better, margin=margin, relative=True, least=METRICS[metric].least, weight=share
+    )
+
+
+_Values = dict[tuple[str, int], float]
+"""By scenario and epoch."""
+
+
+def _paired_difference(
+    metric: str, before: _Values, after: _Values, rounds: Rounds, compared: partial[Difference]
+) -> Difference:
+    """Return the difference of one metric; `compared` is `compare_scenarios` with all that metrics share."""
+    if is_share(metric) or not METRICS[metric].clock:
+        return compared(by_scenario(before), by_scenario(after), bounded=is_share(metric))
+    if rounds.note:
+        apart = compared(by_scenario(before), by_scenario(after), bounded=False)
+        return replace(apart, note=rounds.note, p=math.nan, p_holm=math.nan, mde=math.nan)
+    before, after = (
+        {key: value for key, value in side.items() if key[1] in rounds.epochs} for side in (before, after)
+    )
+    shared = compared.keywords
+    found = compared(by_scenario(before), by_scenario(after), bounded=False)
+    return confirm_by_rounds(
+        found, mean_difference_by_round(before, after, shared["weights"]), alpha=shared["alpha"]
+    )
+
+
+def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[str, str], _Values]:
+    """Return values by configuration and metric; other metrics than the success rate are of trials that did
+    not break.
+    """
+    found: dict[tuple[str, str], _Values] = {}
+    for row in rows:
+        place, broke = (row.scenario, row.epoch), row.outcome == "error"
+        if not broke or count_errors == "fail":
+            found.setdefault((row.config, PRIMARY), {})[place] = float(row.outcome == "pass")
+        for metric in () if broke else (*COMPARED, *_scanned(row)):
+            value = float(row.metrics.get(metric, math.nan))
+            unknown = metric == "cost_estimate" and row.metrics.get("unpriced_calls", 0) > 0
+            if not (math.isnan(value) or unknown):
+                found.setdefault((row.config, metric), {})[place] = value
+    return found
