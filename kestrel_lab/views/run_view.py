@@ -202,11 +202,11 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # one cas
         case e.KernelPreviewed():
             view.figures[event.call] = row_builders.preview_figures(event)
             return row_builders.fill_preview(view, event)
-        case e.KernelChanged(call=call, changes=changes, table=table) if changes or table:
+        case e.KernelChanged(call=call, changes=changes, table=table) if f"c:{call}" in view.rows:
             shown = cast("Json", [[sanitize_text(cell) for cell in cells] for cells in table])
-            return [row_builders.call_row(view, call, "").change(undo=call if changes else "", table=shown)]
-        case e.CellsChanged(call=call, changes=changes) if changes:
-            return [row_builders.call_row(view, call, "").change(undo=call)]
+            return [view.rows[f"c:{call}"].change(undo=call if changes else "", table=shown)]
+        case e.CellsChanged(call=call, changes=changes) if changes and f"c:{call}" in view.rows:
+            return [view.rows[f"c:{call}"].change(undo=call)]
         case e.KernelUndone():
             rows = [view.rows[f"c:{call}"] for call in event.calls if f"c:{call}" in view.rows]
             taken = [row.change(undo="", state="undone") for row in rows]

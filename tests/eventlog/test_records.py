@@ -51,6 +51,7 @@ BY_ANNOTATION: dict[str, st.SearchStrategy[Any]] = {
     "float": numbers,
     "float | None": st.none() | numbers,
     "list[str]": st.lists(texts, max_size=3),
+    "list[list[str]]": st.lists(st.lists(texts, max_size=2), max_size=2),
     "list[str] | None": st.none() | st.lists(texts, max_size=3),
     "dict[str, Json]": objects,
     "dict[str, Json] | None": st.none() | objects,

@@ -243,8 +243,9 @@ def test_the_same_tools_are_offered_whoever_watches(tmp_path: Path) -> None:
     what they may do.
     """
     offered = (
-        "lab = lab_of('x = 1')\n%kestrel run 'x' --as r\nprint(sorted(t['name'] for t in "
-        "next(iter(r.events())).tools))"
+        "lab = lab_of('x = 1')\n%kestrel run 'x' --as r\n"
+        # On a line of its own, also where the question left none.
+        "print()\nprint(sorted(t['name'] for t in next(iter(r.events())).tools))"
     )
     with typist(tmp_path) as person:
         person.run(SETUP)

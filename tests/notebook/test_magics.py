@@ -371,7 +371,7 @@ def test_every_completion_says_what_it_is() -> None:
 def test_words_and_options_complete() -> None:
     """Completion knows commands, sub-commands and the options of a command."""
     assert [*complete_line("%kestrel r")] == ["resume", "router", "rules", "run", "runs"]
-    assert [*complete_line("%kestrel eval c")] == ["calibration", "compare"]
+    assert [*complete_line("%kestrel eval c")] == ["calibration", "ci", "clusters", "comment", "compare"]
     assert [*complete_line("%kestrel macros a")] == ["accept"]
     assert [*complete_line("%kestrel --app")] == ["--approval-timeout", "--approve"]
     assert [*complete_line("%kestrel --approve x --to")] == [*complete_line("%kestrel run --to")]
@@ -403,6 +403,7 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
     assert found(f"%kestrel show {ids[0]}") == [ids[0]]
     assert found("%kestrel show x --") == [
         "--at",
+        "--atif",
         "--call",
         "--content",
         "--help",

@@ -88,6 +88,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "str | None": st.none() | TEXTS,
     "int | None": st.none() | st.integers(0, 3),
     "list[str]": st.lists(TEXTS, max_size=2),
+    "list[list[str]]": st.lists(st.lists(TEXTS, max_size=2), max_size=2),
     "list[str] | None": st.none() | st.lists(TEXTS, max_size=2),
     "list[dict[str, Json]]": st.just([]),
     "dict[str, Json]": st.just({}),

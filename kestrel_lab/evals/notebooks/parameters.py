@@ -65,8 +65,8 @@ def inject_parameters(notebook: Any, parameters: Mapping[str, Json], name: str) 
     ]
     if len(places) != 1:
         raise UsageError(
-            f"{name} has {format_count(len(places), 'cell')} tagged {DECLARED!r}; tag the one cell that "
-            "assigns the default values"
+            f"{name} has {format_count(len(places), 'cell') if places else 'no cells'} tagged {DECLARED!r}; "
+            "tag the one cell that assigns the default values"
         )
     place = places[0]
     known = _assigned_names(notebook.cells[place].source, name)

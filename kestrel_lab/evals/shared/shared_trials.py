@@ -14,7 +14,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 from msgspec.structs import fields as struct_fields
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import StoreError, UsageError
@@ -96,6 +105,7 @@ class _Rescored(_Strict):
 
 class _Result(_Strict):
     family: _Name
+    metadata: dict[str, JsonValue] | None = None
     weight: float = Field(gt=0)
     model: _Name
     model_kind: Literal["real", "scripted", "replay", "imported"]
@@ -269,7 +279,8 @@ def _validated_dump(form: type[BaseModel], values: dict[str, Any], what: str) ->
             name: loads(value) if name in ("result", "metrics") and isinstance(value, str) else value
             for name, value in values.items()
         }
-        return form.model_validate(read).model_dump(exclude_none=True, by_alias=True)
+        # What is not written down is at its default there, too.
+        return form.model_validate(read).model_dump(exclude_none=True, exclude_unset=True, by_alias=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         why = (

@@ -114,7 +114,7 @@ def test_what_was_cut_off_is_named_and_resumed_trials(lab):
     result = evaluate(lab, resume=True)
     assert (len(result.rows), result.reused) == (6, len(stored))
     assert result.notes == (
-        f"going on with the last run: {len(stored)} trials of it are there, {6 - len(stored)} are left",
+        f"going on with the last run: {len(stored)} trials of it there, {6 - len(stored)} left",
     )
     assert {row.id for row in stored} < {row.id for row in result.rows}
     assert len(stored_trials(lab.store, suite="s")) == 6
