@@ -5,6 +5,7 @@ red.
 from __future__ import annotations
 
 import asyncio
+import select
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,6 +20,15 @@ FOREVER_S = 86_400.0
 """A pause that only somebody's interruption ends: a test in which nobody interrupts it is ended by pytest's
 own limit.
 """
+
+
+def readable(fd: int, seconds: float) -> bool:
+    """Return whether `fd` can be read within this time, or has ended; `select.select` takes no number over
+    1,023.
+    """
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(1_000 * seconds))
 
 
 def until(found: Callable[[], T], what: str = "what is waited for") -> T:

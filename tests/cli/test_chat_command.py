@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import in_process
 import pytest
-from waits import PATIENCE_S
+from waits import PATIENCE_S, readable
 
 from kestrel_lab import Lab
 
@@ -97,7 +96,7 @@ class Terminal:
         end = time.monotonic() + seconds
         while (found := self.text.find(wanted, self.seen)) < 0:
             assert time.monotonic() < end, self.text[-2_000:]
-            if select.select([self.fd], [], [], 0.2)[0]:
+            if readable(self.fd, 0.2):
                 self.text += os.read(self.fd, 65_536).decode(errors="replace")
                 if "\x1b[6n" in self.text[-200:]:  # prompt_toolkit asks where the cursor is
                     os.write(self.fd, b"\x1b[1;1R")

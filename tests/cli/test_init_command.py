@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import select
 import subprocess
 import sys
 import tomllib
@@ -13,7 +12,7 @@ from pathlib import Path
 import in_process
 import pytest
 import yaml
-from waits import PATIENCE_S
+from waits import PATIENCE_S, readable
 
 from kestrel_lab.evals.starter.files import Project
 from kestrel_lab.evals.suites.loader import load_suite
@@ -112,7 +111,7 @@ def test_a_person_is_asked_three_questions(tmp_path: Path) -> None:
         os.close(follower)
         os.write(leader, b"\n\nnone\n")
         said = b""
-        while select.select([leader], [], [], PATIENCE_S)[0]:
+        while readable(leader, PATIENCE_S):
             try:
                 said += os.read(leader, 4096)
             except OSError:  # the other end is closed

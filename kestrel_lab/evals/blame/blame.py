@@ -143,7 +143,7 @@ def _receipt(reruns: Reruns, ended: str = "") -> Receipt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Told(ModelWrapper):
+class _WithLine(ModelWrapper):
     """A model that is given one more line with every request."""
 
     model: Model
@@ -164,7 +164,7 @@ async def _try_changes(
         if reporter is not None:
             reporter(place, len(lines), f"with “{one_line(line, 100)}”")
         made = [
-            await reruns.once(turn, wrap=lambda model, line=line: _Told(model=model, line=line))  # type: ignore[misc]
+            await reruns.once(turn, wrap=lambda model, line=line: _WithLine(model=model, line=line))  # type: ignore[misc]
             for _ in range(tries)
         ]
         told = [one for one in made if one.outcome != "error"]

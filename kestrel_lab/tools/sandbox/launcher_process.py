@@ -13,6 +13,7 @@ import ctypes
 import fcntl
 import gc
 import json
+import math
 import os
 import resource
 import select
@@ -253,10 +254,10 @@ def _wait(
     ended.
     """
     alive, look = True, time.monotonic() + _CHECK_S
+    watch = _poll_of(connection.fileno(), wake)
     while True:
-        ready, _, _ = select.select(
-            [connection.fileno(), wake], [], [], max(0.0, look - time.monotonic()) if alive else None
-        )
+        left = max(0, math.ceil(1000 * (look - time.monotonic())))
+        ready = [descriptor for descriptor, _ in watch.poll(left if alive else None)]
         if wake in ready:
             os.read(wake, 4096)
         try:
@@ -282,6 +283,14 @@ def _wait(
                 )
                 return
             look = time.monotonic() + _CHECK_S
+
+
+def _poll_of(*descriptors: int) -> select.poll:
+    """Return what waits until one can be read; `select.select` takes no descriptor over 1,023."""
+    watch = select.poll()
+    for descriptor in descriptors:
+        watch.register(descriptor, select.POLLIN)
+    return watch
 
 
 def _reap(child: int) -> int | None:

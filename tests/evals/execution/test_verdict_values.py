@@ -56,10 +56,12 @@ def evaluated(tmp_path: Path, *, returns: Callable[[], Any], **more: Any) -> dic
         return returns()
 
     suite = Suite(name="c", scenarios=(Scenario(id="a", goal="g", checks=(c,)),), **more)
-    found = Lab(home=tmp_path, model=ScriptedModel(lambda _: "4")).eval_sync(suite)
-    (row,) = found.rows
-    assert found.frame.outcome.tolist() == [row.result["outcome"]]
-    assert repr(found)
+    # Closed, because what is left open is open until the process ends, and there are a hundred of these.
+    with Lab(home=tmp_path, model=ScriptedModel(lambda _: "4")) as lab:
+        found = lab.eval_sync(suite)
+        (row,) = found.rows
+        assert found.frame.outcome.tolist() == [row.result["outcome"]]
+        assert repr(found)
     return {**row.result, "metrics": row.metrics}
 
 
