@@ -235,7 +235,7 @@ def read_file(path: Path) -> Records:
         content = file.read()
     value = _parsed(content, shown_path(path))
     if isinstance(value, Broken):
-        yield value
+        yield Broken(value.place, f"{value.why}; formats that are known: {_NAMES}")
     else:
         yield from _read_value(path, value, str(path))
 

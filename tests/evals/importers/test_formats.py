@@ -204,7 +204,7 @@ def test_an_unknown_file_is_told_what_is_known(tmp_path: Path) -> None:
         lab.evals.import_runs_sync(written(tmp_path / "x.json", [{"weights": [1, 2]}]))
     assert all(title.partition(":")[0] in str(found.value) for title in TITLES)
     (tmp_path / "y.json").write_text("print('x')")
-    with pytest.raises(UsageError, match="not JSON"):
+    with pytest.raises(UsageError, match=r"not JSON.*formats that are known: .*ATIF"):
         lab.evals.import_runs_sync(tmp_path / "y.json")
 
 
