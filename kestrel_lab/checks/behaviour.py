@@ -153,7 +153,7 @@ class CostAtMost(LogCheck):
 
     usd: float
     per: Per = field(default="trial", metadata=ADDED_LATER)
-    """`call` for the dearest call of a model."""
+    """`call` for the most expensive call of a model."""
 
     def __post_init__(self) -> None:
         _require_bound("cost_at_most", self.usd)

@@ -402,58 +402,36 @@ BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 """
 """A log is recognised by its header; runs named in `removals` are deleted, see `eventlog.removal`."""
 
-_TENTH = f"""
+
+def _allow_later(types: str) -> str:
+    """Return the script that lets events of these quoted types come after a run's end, from any session."""
+    return f"""
 DROP TRIGGER events_insert;
 CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
   SELECT RAISE(ABORT, 'E_NO_RUN') WHERE NOT EXISTS (SELECT 1 FROM runs WHERE id = NEW.run_id);
   SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.seq IS NOT (SELECT last_seq + 1 FROM runs WHERE id = NEW.run_id);
-  SELECT RAISE(ABORT, 'E_RUN_TERMINAL') WHERE NEW.type NOT IN ('kernel_undone', 'files_applied')
+  SELECT RAISE(ABORT, 'E_RUN_TERMINAL') WHERE NEW.type NOT IN ({types})
     AND (SELECT status FROM runs WHERE id = NEW.run_id) IN ({_TERMINAL});
 END;
 DROP TRIGGER events_fence;
 CREATE TRIGGER events_fence BEFORE INSERT ON events BEGIN
   SELECT RAISE(ABORT, 'E_FENCED') WHERE NEW.epoch IS NOT (SELECT epoch FROM runs WHERE id = NEW.run_id)
-    AND NOT (NEW.epoch IS NULL AND NEW.type IN ('approval_given', 'kernel_undone', 'files_applied'));
+    AND NOT (NEW.epoch IS NULL AND NEW.type IN ('approval_given', {types}));
 END;
 """
+
+
+_APPLIED = "'kernel_undone', 'files_applied'"
+_TENTH = _allow_later(_APPLIED)
 """A person may take over what a fork changed after the run has ended, in any session."""
 
 _SAID = "'trial_labelled', 'label_undone', 'rubric_edited', 'trial_judged'"
-_ELEVENTH = f"""
-DROP TRIGGER events_insert;
-CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
-  SELECT RAISE(ABORT, 'E_NO_RUN') WHERE NOT EXISTS (SELECT 1 FROM runs WHERE id = NEW.run_id);
-  SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.seq IS NOT (SELECT last_seq + 1 FROM runs WHERE id = NEW.run_id);
-  SELECT RAISE(ABORT, 'E_RUN_TERMINAL')
-    WHERE NEW.type NOT IN ('kernel_undone', 'files_applied', {_SAID})
-    AND (SELECT status FROM runs WHERE id = NEW.run_id) IN ({_TERMINAL});
-END;
-DROP TRIGGER events_fence;
-CREATE TRIGGER events_fence BEFORE INSERT ON events BEGIN
-  SELECT RAISE(ABORT, 'E_FENCED') WHERE NEW.epoch IS NOT (SELECT epoch FROM runs WHERE id = NEW.run_id)
-    AND NOT (NEW.epoch IS NULL AND NEW.type IN ('approval_given', 'kernel_undone', 'files_applied', \
-{_SAID}));
-END;
+_ELEVENTH = f"""{_allow_later(f"{_APPLIED}, {_SAID}")}
 CREATE INDEX labels_and_verdicts ON events(run_id, seq) WHERE type IN ({_SAID});
 """
 """People and judges say what they think of a trial after its run has ended, in any session."""
 
-_FOUND = f"{_SAID}, 'run_scanned', 'cluster_named'"
-_TWELFTH = f"""
-DROP TRIGGER events_insert;
-CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
-  SELECT RAISE(ABORT, 'E_NO_RUN') WHERE NOT EXISTS (SELECT 1 FROM runs WHERE id = NEW.run_id);
-  SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.seq IS NOT (SELECT last_seq + 1 FROM runs WHERE id = NEW.run_id);
-  SELECT RAISE(ABORT, 'E_RUN_TERMINAL')
-    WHERE NEW.type NOT IN ('kernel_undone', 'files_applied', {_FOUND})
-    AND (SELECT status FROM runs WHERE id = NEW.run_id) IN ({_TERMINAL});
-END;
-DROP TRIGGER events_fence;
-CREATE TRIGGER events_fence BEFORE INSERT ON events BEGIN
-  SELECT RAISE(ABORT, 'E_FENCED') WHERE NEW.epoch IS NOT (SELECT epoch FROM runs WHERE id = NEW.run_id)
-    AND NOT (NEW.epoch IS NULL AND NEW.type IN ('approval_given', 'kernel_undone', 'files_applied', \
-{_FOUND}));
-END;
+_TWELFTH = f"""{_allow_later(f"{_APPLIED}, {_SAID}, 'run_scanned', 'cluster_named'")}
 CREATE INDEX scans ON events(run_id, seq) WHERE type = 'run_scanned';
 CREATE INDEX clusters ON events(at) WHERE type = 'cluster_named';
 """

@@ -8,8 +8,8 @@ and their errors, of its own events (those that a fork shares are found in its p
 *terms* without positions: each word, each pair of neighbours (as a hash, so that a phrase of common words is
 found without reading every run that has the words), and the facts of the run: model, tools, scenario. Scripts
 that put no space between words are split into characters, whose pairs are the bigrams that find them.
-`words_of` is used for texts and for queries alike, and whoever finds a run checks its text: a term says where
-to look, never what is there.
+`words_of` is used for texts and for queries alike, and a search checks the text of each run it finds: a term
+says where to look, never what is there.
 
 **When.** Rows of `run_texts` say up to which event each run is indexed; triggers of the database add a row
 with each run, keep the terms in step with the rows, and take them out when a run is removed. So there is

@@ -88,7 +88,7 @@ def test_sql_is_read_and_never_run(tmp_path):
 
 
 def test_bounds_of_each_call(tmp_path):
-    """The slowest and the dearest call of a model, where the whole trial would break the bound."""
+    """The slowest and the most expensive call of a model, where the whole trial would break the bound."""
     calls = [
         ModelAnswered(call=str(n), step="s", model="m", seconds=2.0, cost_usd=0.01, tokens_in=1, tokens_out=1)
         for n in range(3)
