@@ -23,7 +23,7 @@ LIST, INSPECT = "_kestrel_listed", "_kestrel_inspected"
 
 
 def main() -> None:
-    """Restrict this process, then run as a kernel until told to end."""
+    """Restrict this process, then run as a kernel until a shutdown request."""
     connection, workspace, scratch, memory, access = sys.argv[1:6]
     if int(memory):
         resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
