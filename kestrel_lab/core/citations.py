@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, Literal, cast
 
@@ -66,22 +66,27 @@ _NOTE = re.compile(r"\n?\[(?:lines \d+ to \d+ of \d+|the last [\d,]+ characters|
 _WEB = frozenset({"fetch_url", "read_web_page", "web_search", "web_fetch"})
 
 
-class Span(FrozenStruct, frozen=True, kw_only=True):
-    """A piece of text with its place."""
+class Place(FrozenStruct, frozen=True, kw_only=True):
+    """A text and where it is from: lines of a file, a page, or a tool call."""
+
+    text: str
+    path: str = ""
+    first: int = 0
+    """Its first line in the file, counted from 1; 0 if it is not lines of a file."""
+    last: int = 0
+    page: str = ""
+    """The address of the page."""
+    call: str = ""
+    """The id of the tool call."""
+
+
+class Span(Place, frozen=True, kw_only=True):
+    """A text that a source said; an answer can cite it."""
 
     id: str
     """What an answer cites it by."""
     source: str
     """The file, page, message or tool that it is from, in words."""
-    text: str
-    path: str = ""
-    first: int = 0
-    """Its first line in the file, counted from 1; 0 where it is not lines of a file."""
-    last: int = 0
-    page: str = ""
-    """The address of the page."""
-    call: str = ""
-    """The tool call that answered it."""
     start: int = 0
     """Where it begins in that answer, in characters."""
     end: int = 0
@@ -95,19 +100,11 @@ class Span(FrozenStruct, frozen=True, kw_only=True):
         return text_digest(self.text)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Citation:
-    """A place that an answer points at."""
+class Citation(Place, frozen=True, kw_only=True):
+    """A place that an answer points at; `text` is the citation as written."""
 
-    text: str
-    """As written."""
     at: int
     """Where it begins in the answer."""
-    path: str = ""
-    first: int = 0
-    last: int = 0
-    call: str = ""
-    page: str = ""
     spaced: str = ""
     """The longer path with spaces that may end in `path`: all the text before it in the same brackets."""
 

@@ -290,15 +290,15 @@ class Budget:
             name: limit for name, limit in self.limits.items() if isinstance(limit, int | float) and limit > 0
         }
         counted: list[Json] = []
+        used = meter.usage
         if turns := limits.get("cycles"):
             counted.append([f"{meter.turns:,} of {format_count(int(turns), 'turn')}", meter.turns / turns])
         # A price that nobody knows is no news.
-        if (usd := limits.get("cost_usd")) and (meter.cost_usd or not meter.unpriced):
-            unknown = " + unknown cost" if meter.unpriced else ""
-            counted.append([f"${meter.cost_usd:.4f}{unknown} of ${usd:g}", meter.cost_usd / usd])
+        if (usd := limits.get("cost_usd")) and (used.cost_usd or not used.unpriced):
+            unknown = " + unknown cost" if used.unpriced else ""
+            counted.append([f"${used.cost_usd:.4f}{unknown} of ${usd:g}", used.cost_usd / usd])
         if tokens := limits.get("tokens"):
-            used = meter.tokens_in + meter.tokens_out
-            counted.append([f"{used:,} of {tokens:,} tokens", used / tokens])
+            counted.append([f"{used.tokens:,} of {tokens:,} tokens", used.tokens / tokens])
         rests = meter.status == RunStatus.WAITING_APPROVAL or meter.status in TERMINAL
         since = 0.0 if rests else meter.last_at or 0.0
         return {

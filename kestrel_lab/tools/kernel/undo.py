@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.kernel import KernelUndone
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
 from kestrel_lab.tools.kernel.state.fingerprints import value_fingerprint
@@ -38,21 +39,11 @@ class Done:
     """The paused copy was given up, because too much memory was held."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UndoResult:
-    """What was undone."""
+class UndoResult(KernelUndone, frozen=True, kw_only=True):
+    """What was undone, in one run or several."""
 
-    calls: list[str]
-    """The newest first."""
     runs: list[str]
-    """The run of each."""
-    restored: list[str]
-    """Names of variables, and of other state: each was compared with what it was."""
-    missing: dict[str, str]
-    """What could not be restored, with the reason."""
-    kernel: str = ""
-    files: list[str] = field(default_factory=list)
-    cells: list[str] = field(default_factory=list)
+    """The run of each of `calls`."""
 
     def __str__(self) -> str:
         parts = [*self.restored, *self.files, *(f"cell {cell}" for cell in self.cells)]
@@ -122,13 +113,14 @@ class UndoStack:
         last = self._done[found[-1] :]
         if not force and (others := self._changed_since(last)):
             raise UsageError(f"{', '.join(others)} changed since, by something else: {_FORCE}")
-        restored, missing = dict[str, None](), dict[str, str]()
+        restored, missing = dict[str, None](), dict[str, Json]()
         for one in reversed(last):
             self._done.remove(one)
             back, lost = self._restore(one, force=force)
-            missing = {name: why for name, why in missing.items() if name not in back} | lost
+            missing = {**{name: why for name, why in missing.items() if name not in back}, **lost}
             restored |= dict.fromkeys(back)
         return UndoResult(
+            kernel="",
             calls=[one.call for one in reversed(last)],
             runs=[one.run for one in reversed(last)],
             restored=[name for name in restored if name not in missing],
