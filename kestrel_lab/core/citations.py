@@ -1,5 +1,4 @@
-"""A span is a piece of text that something said, and where it stands: what claims are held against and what
-answers cite.
+"""Spans: pieces of text with their source and place, which answers cite and claims are checked against.
 
 An answer cites a span by its id in square brackets: `[src/app.py:12-20]` for lines of a file, `[main.2.1]`
 for what a tool call answered, an address for a page. Ids are computed from the log, so the same log always
@@ -21,7 +20,7 @@ from kestrel_lab.core.json_types import FrozenStruct, Json
 from kestrel_lab.core.text_files import split_lines
 
 Trust = Literal["workspace", "tool", "untrusted"]
-Standing = Literal["current", "moved", "stale", "gone"]
+CitedStatus = Literal["current", "moved", "stale", "gone"]
 """Where the cited text is now: unchanged, moved within its file, gone from it, or the file is gone."""
 
 _NAME = r"[\w.+@~-]*[\w+@~-]"
@@ -297,7 +296,7 @@ def resolve_citation(
     )
 
 
-def is_current(span: Span, read: Callable[[str], str | None]) -> Standing:
+def is_current(span: Span, read: Callable[[str], str | None]) -> CitedStatus:
     """Return whether the lines of a file are still the same; anything else cannot change and is current."""
     if not span.path:
         return "current"

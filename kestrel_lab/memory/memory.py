@@ -28,8 +28,8 @@ PROMOTE_AFTER = 3
 """After so many recalls a note of one run becomes one for all runs."""
 _COMPARED = 12
 """Number of most similar notes that a new note is compared with."""
-_STANDING = f"kind = 'preference' AND replaced_by = '' AND owner = '' AND taint = '' AND {LIVE}"
-_MOST_STANDING = 3
+_PREFERENCES = f"kind = 'preference' AND replaced_by = '' AND owner = '' AND taint = '' AND {LIVE}"
+_MOST_PREFERENCES = 3
 _NEVER_ALIKE = frozenset({"episode", "fingerprint"})
 
 
@@ -83,10 +83,10 @@ class NoteMemory:
         found = await asyncio.to_thread(self.find, query)
         if len(found) >= query.top_k or query.tags:
             return found
-        standing = await asyncio.to_thread(self.table.notes, query.workspace, _STANDING, (self._now(),))
+        preferences = await asyncio.to_thread(self.table.notes, query.workspace, _PREFERENCES, (self._now(),))
         known = {note.id for note in found}
-        left = min(_MOST_STANDING, query.top_k - len(found))
-        more = [note for note in standing if note.id not in known][:left]
+        left = min(_MOST_PREFERENCES, query.top_k - len(found))
+        more = [note for note in preferences if note.id not in known][:left]
         if more:
             self.table.used([note.id for note in more], PROMOTE_AFTER)
         return (*found, *more)

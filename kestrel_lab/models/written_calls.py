@@ -104,9 +104,9 @@ def read_calls(
     """Return `text` without the calls that it ends with, and these calls; only calls of `offered` tools
     count.
 
-    Text after the last call makes it an example, and a call that stands in one of the texts `read` (what
-    tools and others said) is a quote: neither is a call. So anybody who can write into a file that a model
-    quotes cannot make it call something.
+    If text follows the last call, it is an example. If the call occurs in one of the texts `read` (answers of
+    tools and others), it is a quote. Neither counts: whoever can write to a file that a model quotes must not
+    be able to make it call something.
     """
     if not _MAY_HOLD.search(text):
         return text, ()

@@ -67,7 +67,7 @@ def with_static_html(shown: Any, still: Mapping[str, Any]) -> tuple[dict[str, An
 
 
 class Place(Protocol):
-    """Where a panel stands: a display of a cell, or a part of other controls."""
+    """The place of a panel: a display of a cell, or a part of other controls."""
 
     def update(self, picture: Any) -> object:
         """Show something else there."""
@@ -103,8 +103,8 @@ class Panel:
     ) -> None:
         """`user` is who clicks; `timeout` seconds without a click deny a call, `None` waits.
 
-        `shown` is called when the panel appears. It takes the place of `before`, whose run then stands above
-        its own, or stands in `place`.
+        `shown` is called when the panel appears. The panel replaces `before`, whose run it then shows above
+        its own, or appears in `place`.
         """
         self.ask: Callable[[str], object] | None = None
         """Goes on with the conversation; with it there is a line to type into below the finished run."""
@@ -417,7 +417,8 @@ def _widget_class() -> Callable[[RunView, str], Any]:
 class ChatBox:
     """Shows a `Chat` as widgets.
 
-    What is typed is the same in every tab that shows it; at the end of each turn its picture stands above.
+    Every tab shows the same typed text. At the end of each turn the picture of its run appears above the
+    input.
     """
 
     def __init__(self, chat: Chat) -> None:

@@ -388,7 +388,7 @@ class ApprovalWanted(_Asks):
 
 
 class Decided(Happened):
-    """A question was decided; the first decision stands."""
+    """A question was decided; the first decision counts."""
 
     type: Literal["decided"] = "decided"  # type: ignore[assignment]  # as above
     question: str

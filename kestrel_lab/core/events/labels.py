@@ -34,7 +34,7 @@ class TrialLabelled(OfRubric, frozen=True, kw_only=True):
     probability: float = 1.0
     """With which this trial was among the `drawn`, above 0 and at most 1."""
     drawn: int = 0
-    """How many trials the draw asked for; 0 for a trial that somebody chose: it stands for itself alone."""
+    """How many trials the draw asked for; 0 for a trial that a person chose, which represents no other."""
     seed: int = 0
     """Of the draw."""
     frame: str = ""
