@@ -108,7 +108,7 @@ def test_a_longer_run_parts_where_the_other_ends() -> None:
     assert list(frame["same"]) == [True] + [False] * 45
     assert frame["a_seq"].isna().sum() == 45 and frame["b_seq"].notna().all()
     shorter = parted([*both, record(said("a"))], both)
-    assert (shorter.first_b, shorter.headline) == (None, "the runs share 1 events, then part")
+    assert (shorter.first_b, shorter.headline) == (None, "the runs share 1 event, then part")
 
 
 @pytest.mark.parametrize(
