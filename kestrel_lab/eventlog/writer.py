@@ -50,7 +50,7 @@ class Append(Struct):
     done: Future[int] | None = None
     """Resolves to the event's number after the commit; `None` if unused, since a future is expensive."""
     refused: Callable[[Exception], object] | None = None
-    """Told, in the writer's thread, why the event could not be kept."""
+    """Called in the writer's thread with the reason if the event could not be stored."""
 
 
 class Execute(Struct, frozen=True):
@@ -149,7 +149,7 @@ class Writer:
             return
         try:
             numbers = _transact(connection, batch)
-        except Exception as error:  # a writer that dies would leave everybody waiting: each waiter is told  # noqa: BLE001
+        except Exception as error:  # a dead writer would leave all callers waiting: each gets the error  # noqa: BLE001
             if len(batch) > 1 and not isinstance(error, _EVERYBODYS):
                 for job in batch:
                     self._commit(connection, [job])

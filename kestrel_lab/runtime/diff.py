@@ -33,7 +33,7 @@ class RunDiff(PartsView):
     """Where two runs part.
 
     Two events are the same when their type and fields are; times and ids of runs and records do not count,
-    nor what a model was told of the time at which its run began. The order of events counts. Left out is what
+    nor what the system message says of the time at which the run began. The order counts. Left out is what
     only says how a run came to go on: changes of its state, `run_resumed`, `run_forked`, `files_kept`, and
     that a step was begun, or a model or a person asked, once more; and what was said of a run afterwards.
     """

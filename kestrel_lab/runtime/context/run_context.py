@@ -180,13 +180,13 @@ class RunContext:
 
     @property
     def began(self) -> Mapping[str, Json]:
-        """What the run was told of the time at its beginning; empty in a log of an earlier version."""
+        """The time at the run's beginning, as `RunStarted.time`; empty in a log of an earlier version."""
         return {} if self.state.started is None else self.state.started.time
 
     def emit(self, event: Event, *, urgent: bool = False, shown: Event | None = None) -> None:
-        """Record `event`, take it into the state and tell the listeners; deltas are only told.
+        """Record `event`, apply it to the state and pass it to the listeners; deltas are passed on only.
 
-        With `shown` they are told that instead: the same, with words that the log is not to have.
+        If `shown` is given, listeners get that: the same event with words that the log must not have.
         """
         if _OF_KIND[type(event)]:
             event = without_secrets(event, self.services.redactor)
@@ -232,7 +232,7 @@ class RunContext:
         self.tell(event)
 
     def tell(self, event: Event) -> None:
-        """Tell the listeners; one that fails is reported to the event loop and told no more."""
+        """Pass `event` to the listeners; one that fails is reported to the event loop and removed."""
         for listener in tuple(self.listeners):
             try:
                 listener(event)
@@ -398,9 +398,7 @@ class RunContext:
         return names if alone or step.tools is not None else others
 
     def specs_of(self, step: Step) -> tuple[ToolSpec, ...]:
-        """The tools that the model of `step` is told of: of very many some, see
-        `runtime.context.tool_selection`.
-        """
+        """The tools offered to the model of `step`, see `runtime.context.tool_selection`."""
         names = self.offered(step)
         if (len(self.tools) if names is None else len(names)) > MOST_SHOWN:
             names = select_tools(step.id, names, self.tools, self.state, self.emit)
