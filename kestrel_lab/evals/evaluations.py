@@ -262,7 +262,6 @@ class Evaluations(Reading, Failures, Arms):
         good: str,
         bad: str = "HEAD",
         *,
-        configs: Sequence[str] | None = None,
         reporter: Reporter | None = None,
         **search: Any,
     ) -> BisectResult:
@@ -283,9 +282,7 @@ class Evaluations(Reading, Failures, Arms):
         from kestrel_lab.evals.commits.bisect_result import BisectSearch
 
         check_names("Evaluations.bisect", search, BisectSearch.__dataclass_fields__)
-        return await find_first_bad(
-            self._lab, suite, good, bad, BisectSearch(**search), configs=configs, reporter=reporter
-        )
+        return await find_first_bad(self._lab, suite, good, bad, BisectSearch(**search), reporter=reporter)
 
     @takes_options(Selection)
     async def rescore(

@@ -8,10 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Reporter
+
+if TYPE_CHECKING:
+    from kestrel_lab.evals.commits.sequential_compare import Design
 
 Configs = Sequence[str] | Mapping[str, Any]
 """Names of a suite's configurations, or models by new names: a model's name, a model, or a `Config`."""
@@ -69,8 +72,22 @@ class CompareOptions(Selection, total=False):
     cassette: str | None
     """As in `EvalOptions`; recordings are those of each commit."""
     cassettes: str | Path | None
+    design: Design | None
+    """Make trials in turns until this is decided."""
     alone: bool
     """Whether a first commit, for which `auto` finds no base, is run by itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HistoryOptions:
+    """Which commits a history has, and what it shows of them."""
+
+    every: int = 1
+    """Of the commits only every N-th, counted from the newest."""
+    last: int | None = None
+    """Of these only so many, the newest."""
+    configs: Sequence[str] | None = None
+    metric: str = "success_rate"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
