@@ -354,8 +354,7 @@ class Lab(Services):
         """
         from kestrel_lab.evals.execution.runner import run_suite
 
-        if options.get("reporter") is None and self.surroundings is not None:
-            options["reporter"] = self.surroundings.reporter()
+        options["reporter"] = self.reporter(options.get("reporter"))
         if cluster is not None:
             from kestrel_lab.evals.execution.dask_cluster import on_cluster
 

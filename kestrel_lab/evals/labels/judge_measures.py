@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.checks.llm_judge import hash_rubric
 from kestrel_lab.core.events.union import TrialJudged
-from kestrel_lab.core.protocols import Model
+from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.evals.labels.agreement import cohen_kappa, raw_agreement
 from kestrel_lab.evals.labels.label_queue import suite_rubric
 from kestrel_lab.evals.labels.label_report import agreement_rows, measures_of
@@ -28,6 +28,7 @@ from kestrel_lab.evals.labels.stored_labels import (
     stored_labels,
 )
 from kestrel_lab.evals.labels.verdicts import JudgeVersion, Verdicts, judge_trials, stored_verdicts
+from kestrel_lab.evals.options import JudgeOptions
 from kestrel_lab.evals.stats.distributions import t_quantile
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
@@ -207,18 +208,18 @@ async def ask_and_measure(
     suite: Suite,
     rows: Sequence[EvalRow],
     graders: Sequence[Model],
+    how: JudgeOptions,
     *,
-    rubric: str,
-    labelled: bool,
-    **how: Any,
+    reporter: Reporter | None = None,
 ) -> JudgeReport:
     """Ask judges about trials of a suite and measure them: see `stored.judgements`."""
     notes = list[str]()
-    text = rubric or current_rubric(store, suite.name) or suite_rubric(suite)
+    text = how.rubric or current_rubric(store, suite.name) or suite_rubric(suite)
     if graders:
-        wanted = labels_of(store, suite.name) if labelled else {row.run for row in rows}
+        wanted = labels_of(store, suite.name) if how.labelled else {row.run for row in rows}
+        asked = [row for row in rows if row.run in wanted]
         done = await judge_trials(
-            store, suite.name, [row for row in rows if row.run in wanted], graders, text, **how
+            store, suite.name, asked, graders, replace(how, rubric=text), reporter=reporter
         )
         notes = [f"{format_count(done.asked, 'verdict')} asked for, {done.there} in the log"]
         if done.refused:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.protocols import Model, Reporter
+from kestrel_lab.evals.options import JudgeOptions, LabelOptions
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.options import takes_options
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.labels.judge_measures import JudgeReport
@@ -24,7 +26,8 @@ class LabelledResult:
     rows: tuple[EvalRow, ...]
     store: SessionStore
 
-    def label(self, **how: Any) -> Labelling:
+    @takes_options(LabelOptions)
+    def label(self, *, active: bool | None = None, **how: Any) -> Labelling:
         """Draw trials of this result to be labelled by keys, in a notebook in a box below the cell.
 
         `who` labels, `number` trials, `seed` of the draw, `rubric`, `active` are those of
@@ -32,7 +35,7 @@ class LabelledResult:
         """
         from kestrel_lab.evals.labels.label_queue import begin_labelling
 
-        return begin_labelling(self.store, self.suite, self.rows, **how)
+        return begin_labelling(self.store, self.suite, self.rows, LabelOptions(**how), active=active)
 
     def labels(self) -> LabelReport:
         """Return the labels of the suite, with the agreement of people and of each with themselves."""
@@ -40,28 +43,13 @@ class LabelledResult:
 
         return label_report(self.store, self.suite.name, {row.run: row.scenario for row in self.rows})
 
-    async def judge(
-        self,
-        *judges: Model,
-        rubric: str = "",
-        rounds: int = 1,
-        swap: bool = False,
-        labelled: bool = False,
-        reporter: Reporter | None = None,
-    ) -> JudgeReport:
+    @takes_options(JudgeOptions)
+    async def judge(self, *judges: Model, reporter: Reporter | None = None, **how: Any) -> JudgeReport:
         """Ask these judges about the trials, and measure all judges of them by labels: see
         `lab.evals.judge`, which takes names of models, too.
         """
         from kestrel_lab.evals.labels.judge_measures import ask_and_measure
 
         return await ask_and_measure(
-            self.store,
-            self.suite,
-            self.rows,
-            judges,
-            rubric=rubric,
-            rounds=rounds,
-            swap=swap,
-            labelled=labelled,
-            reporter=reporter,
+            self.store, self.suite, self.rows, judges, JudgeOptions(**how), reporter=reporter
         )
