@@ -74,6 +74,8 @@ class Failures:
         """
         from kestrel_lab.evals.blame.blame import Budget, blame_run
 
+        if reporter is None and self._lab.surroundings is not None:
+            reporter = self._lab.surroundings.reporter()
         return await blame_run(
             self._lab,
             run if isinstance(run, str) else run.id,
@@ -86,7 +88,7 @@ class Failures:
             changes=(change,) if isinstance(change, str) else change,
             repair=repair,
             tries=tries,
-            reporter=self._lab.reporter(reporter),
+            reporter=reporter,
         )
 
     async def shrink(
@@ -111,6 +113,8 @@ class Failures:
         from kestrel_lab.evals.blame.blame import Budget
         from kestrel_lab.evals.blame.shrink import shrink_run
 
+        if reporter is None and self._lab.surroundings is not None:
+            reporter = self._lab.surroundings.reporter()
         return await shrink_run(
             self._lab,
             run if isinstance(run, str) else run.id,
@@ -118,7 +122,7 @@ class Failures:
             checks=checks,
             model=model,
             budget=Budget(runs=runs, cost=cost),
-            reporter=self._lab.reporter(reporter),
+            reporter=reporter,
         )
 
     blame_sync = blocking_twin(blame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.protocols import Model, Reporter
@@ -10,6 +11,7 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.options import takes_options
+from kestrel_lab.views.formatting import format_count
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.labels.judge_measures import JudgeReport
@@ -48,8 +50,24 @@ class LabelledResult:
         """Ask these judges about the trials, and measure all judges of them by labels: see
         `lab.evals.judge`, which takes names of models, too.
         """
-        from kestrel_lab.evals.labels.judge_measures import ask_and_measure
+        from kestrel_lab.evals.labels.judge_measures import judge_report
+        from kestrel_lab.evals.labels.label_queue import suite_rubric
+        from kestrel_lab.evals.labels.stored_labels import current_rubric, labels_of
+        from kestrel_lab.evals.labels.verdicts import judge_trials
 
-        return await ask_and_measure(
-            self.store, self.suite, self.rows, judges, JudgeOptions(**how), reporter=reporter
-        )
+        store, name, asked = self.store, self.suite.name, JudgeOptions(**how)
+        notes = list[str]()
+        if judges:
+            rubric = asked.rubric or current_rubric(store, name) or suite_rubric(self.suite)
+            wanted = labels_of(store, name) if asked.labelled else {row.run for row in self.rows}
+            rows = [row for row in self.rows if row.run in wanted]
+            done = await judge_trials(
+                store, name, rows, judges, replace(asked, rubric=rubric), reporter=reporter
+            )
+            notes = [f"{format_count(done.asked, 'verdict')} asked for, {done.there} in the log"]
+            if done.refused:
+                run, why = next(iter(done.refused.items()))
+                notes.append(
+                    f"no verdict on {format_count(len(done.refused), 'trial')}, run {run} for one: {why}"
+                )
+        return judge_report(store, name, self.rows, notes=notes)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.evals.options import JudgeOptions, LabelOptions, StoredSelection
-from kestrel_lab.runtime.options import take_options, takes_options
+from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import blocking_twin
 
 if TYPE_CHECKING:
+    from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.evals.labels.judge_measures import JudgeReport
     from kestrel_lab.evals.labels.label_queue import Labelling
     from kestrel_lab.evals.labels.label_report import LabelReport
-    from kestrel_lab.evals.stored_trials import EvalRow
     from kestrel_lab.evals.suite import Suite
 
 
@@ -34,10 +34,8 @@ class Judging:
         default where there are verdicts of judges, trials are likelier where judges are unsure; none has
         probability 0. Raises `UsageError` when no trials are stored.
         """
-        from kestrel_lab.evals.labels.label_queue import begin_labelling
-
-        loaded, how = self._loaded(suite), take_options(LabelOptions, options)
-        return begin_labelling(self._lab.store, loaded, self._rows(loaded, options), how, active=active)
+        trials = self._trials(suite, options)
+        return trials.label(active=active, **options)
 
     def labels(self, suite: str | Path | Suite) -> LabelReport:
         """Return the labels of a suite with the agreement of people, and of each with themselves; `.frame`
@@ -91,19 +89,22 @@ class Judging:
         about labelled trials only. The rubric is that of the labels unless another one is given. Raises
         `UsageError` when no trials are stored, and `CheckError` for a judge that never gives a verdict.
         """
-        from kestrel_lab.evals.labels.judge_measures import ask_and_measure
-
-        loaded, how = self._loaded(suite), take_options(JudgeOptions, options)
-        rows = self._rows(loaded, options)
+        trials = self._trials(suite, options)
         graders = [self._lab.registry.resolve_model(one) if isinstance(one, str) else one for one in models]
-        return await ask_and_measure(self._lab.store, loaded, rows, graders, how, reporter=reporter)
+        return await trials.judge(*graders, reporter=reporter, **options)
 
     judge_sync = blocking_twin(judge)
 
-    def _rows(self, suite: Suite, options: dict[str, Any]) -> list[EvalRow]:
+    def _trials(self, suite: str | Path | Suite, options: dict[str, Any]) -> EvalResult:
+        """Return the stored trials of a suite that are meant, and take what selects them out of `options`."""
+        from kestrel_lab.evals.execution.result import EvalResult
         from kestrel_lab.evals.stored.rescore import selected_rows
 
-        return selected_rows(self._lab, suite, cast("StoredSelection", options))
+        names = [name for name in options if name in StoredSelection.__annotations__]
+        which = cast("StoredSelection", {name: options.pop(name) for name in names})
+        loaded = self._loaded(suite)
+        rows = tuple(selected_rows(self._lab, loaded, which))
+        return EvalResult(suite=loaded, rows=rows, store=self._lab.store)
 
     def _loaded(self, suite: str | Path | Suite) -> Suite:
         """Load a suite; of one whose file is gone, say what is left of it."""
