@@ -58,6 +58,8 @@ class BisectSearch:
     """What a bisection looks for, and how sure it has to be; raises `UsageError` for impossible bounds."""
 
     metric: str = "success_rate"
+    configs: Sequence[str] | None = None
+    """Only these configurations of the suite."""
     margin: float = 0.05
     """How much worse is still not bad."""
     max_trials: int = 500

@@ -44,13 +44,12 @@ async def compare_commits(
     head: str,
     *,
     suite: str | Path,
-    design: Design | None = None,
     **options: Unpack[CompareOptions],
 ) -> Comparison:
     """Run the suite file against the code of two commits and compare what comes out; see
     `Evaluations.compare`.
     """
-    reporter, margin = options.get("reporter"), options.get("margin", 0.05)
+    reporter, margin, design = options.get("reporter"), options.get("margin", 0.05), options.get("design")
     own_suite, alone = options.get("own_suite", False), options.get("alone", False)
     place = suite_with_parts(
         lab,
@@ -90,7 +89,7 @@ async def compare_commits(
         await run_interleaved(lab, place, works, reporter, strict=True)
         sides = [_without_unrecorded(works[0].side()), works[1].side()]
     missing = ""
-    if alone and not sides[0].rows and works[0].rows:
+    if alone and not sides[0].rows and works[0].made:
         missing = f"the recordings of {sides[0].title} have nothing of what this suite asks"
     return Comparison(
         suite=place.suite,

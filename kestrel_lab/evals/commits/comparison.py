@@ -385,7 +385,7 @@ class Comparison(ResultView):
     def _differences(self) -> dict[tuple[str, str], Difference]:
         if self.no_base:
             return {}
-        found = compare_rows(self.suite, *self._rows, margin=self.margin, same_files=self.same_files)
+        found = compare_rows(self.suite, self._rows, margin=self.margin, same_files=self.same_files)
         if self.sequence is None:
             return found
         return {
@@ -398,7 +398,7 @@ class Comparison(ResultView):
         if self.no_base or self.sequence is not None:
             return {}
         return compare_families(
-            self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files
+            self.suite, (self.base.rows, self.head.rows), margin=self.margin, same_files=self.same_files
         )
 
     @cached_property

@@ -77,7 +77,7 @@ class CommitTrials:
     """Whether the suite is the one of that commit."""
     newer: bool = False
     """Whether the commit has no such suite: files that it lacks then come from the present checkout."""
-    rows: list[EvalRow] = field(default_factory=list)
+    made: list[EvalRow] = field(default_factory=list)
     """Trials that were run now."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Scenarios that it cannot run, and why."""
@@ -103,7 +103,7 @@ class CommitTrials:
     @property
     def all_rows(self) -> tuple[EvalRow, ...]:
         """Stored trials and those that were run now, in order."""
-        return sort_rows(self.asks, [*self.found.rows.values(), *self.rows])
+        return sort_rows(self.asks, [*self.found.rows.values(), *self.made])
 
     def side(self) -> Side:
         """Return the commit as one side of a comparison."""
@@ -231,7 +231,7 @@ async def run_interleaved(
 
     def note(text: str) -> None:  # of preparations, which finish no trial
         if reporter is not None:
-            reporter(len(stored) + sum(len(work.rows) for work in works), total, one_line(text, 200))
+            reporter(len(stored) + sum(len(work.made) for work in works), total, one_line(text, 200))
 
     async with WorkerPool(lab, place, note) as crew:
         await crew.begin([work for work in works if work.todo])
@@ -377,7 +377,7 @@ def _keeper(
         result: dict[str, Json] = {**row.result, "identity": ask.identity.as_json()}
         mine = replace(row, result=result, git_sha=work.sha, key=ask.identity.key)
         store_trial(lab.store, mine)
-        work.rows.append(mine)
+        work.made.append(mine)
         on_row(mine)
 
     return keep

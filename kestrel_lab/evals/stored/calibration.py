@@ -19,7 +19,7 @@ from kestrel_lab.core.drawing.matplotlib_figure import escape_mathtext, save_fig
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
-from kestrel_lab.evals.stored.rescore import is_selected, stored_rows
+from kestrel_lab.evals.stored.rescore import selected_rows
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.review.calibration import StoredCalibration, store_calibration
@@ -189,7 +189,7 @@ def stored_calibrations(
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     judged: dict[str, list[JudgedTrial]] = {}
-    for row in filter(is_selected(loaded, {"configs": configs}), stored_rows(lab, loaded, commit)):
+    for row in selected_rows(lab, loaded, {"configs": configs, "commit": commit}):
         found = judged.setdefault(row.config, [])
         events = [record.event for record in lab.store.records(row.run)]
         if row.outcome != "error" and (said := stated_confidence(events)) is not None:

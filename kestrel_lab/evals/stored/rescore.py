@@ -25,7 +25,7 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.trial import Identity, outcome_of, scenario_hash, score_json
 from kestrel_lab.evals.git import commit_of
 from kestrel_lab.evals.metrics import own_metrics
-from kestrel_lab.evals.options import Selection
+from kestrel_lab.evals.options import Selection, StoredSelection, parts_of
 from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_scores
 from kestrel_lab.evals.suite import Environment, Opened, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -101,16 +101,16 @@ class RescoreResult:
         return f"{judged}: {format_count(len(self.changes), 'outcome')} changed"
 
 
-@takes_options(Selection)
+@takes_options(StoredSelection)
 async def rescore_trials(
-    lab: Services, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]
+    lab: Services, suite: str | Path | Suite, **which: Unpack[StoredSelection]
 ) -> RescoreResult:
     """Judge the newest stored trial of each scenario, configuration and epoch again; see
     `Evaluations.rescore`.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
-    chosen = loaded.select(**parts)
-    rows = [*filter(is_selected(loaded, parts), stored_rows(lab, chosen, commit))]
+    chosen = loaded.select(**parts_of(which))
+    rows = [*filter(is_selected(loaded, which), stored_rows(lab, chosen, which.get("commit")))]
     known = {scenario.id: scenario for scenario in chosen.scenarios}
     judge = Judge(lab, chosen, whole=loaded)
     made: list[EvalRow] = []
@@ -175,11 +175,16 @@ def stored_rows(lab: Services, suite: Suite, commit: str | None) -> list[EvalRow
     return sorted(rows, key=place)
 
 
+def selected_rows(lab: Services, suite: Suite, which: StoredSelection) -> list[EvalRow]:
+    """Return the stored trials of a suite that are meant, as `stored_rows` does."""
+    return [*filter(is_selected(suite, which), stored_rows(lab, suite, which.get("commit")))]
+
+
 def is_selected(suite: Suite, parts: Selection) -> Callable[[EvalRow], bool]:
     """Return whether a stored trial is of the parts of a suite that were asked for; trials that the suite
     does not know are, where none were.
     """
-    chosen = suite.select(**parts)
+    chosen = suite.select(**parts_of(parts))
     names = None if parts.get("configs") is None else {config.name for config in chosen.configs}
     asked = [parts.get(what) for what in ("scenarios", "families", "tags")]
     ids = {scenario.id for scenario in chosen.scenarios} if any(one is not None for one in asked) else None

@@ -445,7 +445,7 @@ def test_what_a_commit_has_to_make(tmp_path):
         skipped={"b": "its folder is gone"},
     )
     assert [(ask.scenario.id, ask.epoch) for ask in work.todo] == [("c", 1), ("a", 2), ("c", 2)]
-    work.rows.extend(rows[ask.identity.key] for ask in reversed(work.todo))
+    work.made.extend(rows[ask.identity.key] for ask in reversed(work.todo))
     assert [(one.scenario, one.epoch) for one in work.all_rows] == [("a", 1), ("a", 2), ("c", 1), ("c", 2)]
     work.broken = "it cannot be imported"
     assert work.todo == []
