@@ -274,7 +274,7 @@ def sign_flip_test(differences: Sequence[float]) -> float:
     total, seen = math.fsum(sizes), abs(math.fsum(moved)) - 1e-9
     low, high = (total - seen) / 2, (total + seen) / 2
     if len(sizes) <= ENUMERATED:
-        # A pattern and its opposite are as extreme: those that leave out the first number are half of each pair.
+        # A pattern and its opposite are as extreme: of each pair the one without the first number is made.
         sums = _all_sums(sizes[1:])
         return _outside(sums, low, high) / len(sums)
     sums = _sums_of_some(sizes)
