@@ -119,6 +119,13 @@ class Execution(Trials):
             help="How often a trial that failed with an error is repeated; the suite's number by default.",
         ),
     ] = None
+    early_stopping: Annotated[
+        bool | None,
+        typer.Option(
+            "--early-stopping/--whole-trials",
+            help="End a trial as soon as its checks cannot pass any more; as the suite says by default.",
+        ),
+    ] = None
     batch: Annotated[
         bool,
         typer.Option(
@@ -217,7 +224,7 @@ class Budget:
         ):
             raise UsageError(
                 "--budget decides how many trials are made, and takes stored ones: leave out --epochs, "
-                "--reuse, --resume, --retry-errors and --cluster"
+                "--reuse, --resume, --retry-errors, --early-stopping (write it into the suite) and --cluster"
             )
         trials, cost = parse_budget(self.budget)
         return Design(trials=trials, cost=cost, error=self.error)

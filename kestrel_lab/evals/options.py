@@ -104,6 +104,8 @@ class EvalOptions:
     """
     retry_errors: int | None = None
     """How often a trial that broke is repeated; the suite's number by default."""
+    early_stopping: bool | None = None
+    """Whether a trial ends as soon as its checks cannot pass any more; as the suite says by default."""
     cassette: str | None = None
     """`record` the answers of real models as far as they are missing, `replay` them and never ask a model,
     `refresh` all of them, or `off`; as the suite says by default.

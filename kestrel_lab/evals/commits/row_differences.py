@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from kestrel_lab.evals.stats.difference import (
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors, Suite
+from kestrel_lab.views.formatting import format_count
 
 if TYPE_CHECKING:
     pass
@@ -66,6 +68,11 @@ def compare_rows(
         )
         for (config, metric), key, question in zip(keys, keys, questions, strict=True)
     ]
+    cut = Counter(row.config for row in (*base, *head) if row.ended_early)
+    for place, (config, metric) in enumerate(keys):
+        if cut[config] and metric != PRIMARY:
+            why = f"not tested: {format_count(cut[config], 'trial')} ended early, so amounts are not whole"
+            found[place] = replace(found[place], note=why, p=math.nan, p_holm=math.nan, mde=math.nan)
     again = {
         config: same_conversations(*([row for row in rows if row.config == config] for rows in (base, head)))
         for config in configs
