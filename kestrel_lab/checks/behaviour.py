@@ -23,6 +23,7 @@ class ToolUsed(LogCheck):
     `Bash` and of Codex's `command_execution`.
     """
 
+    final = "pass"
     name: str = ""
     kind: Literal["", ToolKind] = ""
 
@@ -60,6 +61,7 @@ class ToolUsed(LogCheck):
 class ToolNotUsed(LogCheck):
     """A tool was not called, not even in vain."""
 
+    final = "fail"
     name: str
 
     @property
@@ -78,6 +80,7 @@ class ToolNotUsed(LogCheck):
 class ToolAtMost(LogCheck):
     """A tool was called no more than `n` times, calls that failed among them."""
 
+    final = "fail"
     name: str
     n: int
 
@@ -103,6 +106,7 @@ class ToolAtMost(LogCheck):
 class TurnsAtMost(LogCheck):
     """The model was asked no more than `n` times."""
 
+    final = "fail"
     n: int
 
     def __post_init__(self) -> None:
@@ -151,6 +155,7 @@ Per = Literal["trial", "call"]
 class CostAtMost(LogCheck):
     """The model calls of the run cost no more than `usd` US dollars; answers from a store cost nothing."""
 
+    final = "fail"
     usd: float
     per: Per = field(default="trial", metadata=ADDED_LATER)
     """`call` for the most expensive call of a model."""
@@ -183,6 +188,7 @@ class CostAtMost(LogCheck):
 class SecondsAtMost(LogCheck):
     """The run worked no longer than `seconds`; waiting for a person does not count."""
 
+    final = "fail"
     seconds: float
     per: Per = field(default="trial", metadata=ADDED_LATER)
     """`call` for the slowest call of a model."""
@@ -211,6 +217,7 @@ class TokensAtMost(LogCheck):
     none.
     """
 
+    final = "fail"
     n: int
 
     def __post_init__(self) -> None:

@@ -58,6 +58,7 @@ def made_calls(records: Iterable[Record]) -> list[MadeCall]:
 class ToolsInOrder(LogCheck):
     """The tools were called with success one after the other; other calls may be between."""
 
+    final = "pass"
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:

@@ -325,6 +325,14 @@ class EvalOptions(TrialOptions):
             flag=Flag(kind=int, least=0),
         ),
     ] = None
+    early_stopping: Annotated[
+        bool | None,
+        Opt(
+            None,
+            "end a trial as soon as its checks cannot pass any more; as the suite says by default",
+            flag=Flag("--early-stopping/--whole-trials", kind=bool),
+        ),
+    ] = None
     batch: Annotated[
         bool,
         Opt(
