@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.core.yaml.writer import entry_text
 from kestrel_lab.evals.suites.loader import load_suite
@@ -69,12 +70,9 @@ class SuiteDraft:
             if (found := name if number == 1 else f"{name}-{number}") not in taken
         )
         if not kept.get("checks") and not kept.get("choices"):
+            # As it is there: a remark and not a loss.
             kept["checks"] = [dict(ALWAYS)]
-            self.lost(
-                origin,
-                "it checks nothing: every answer passes",
-                "write checks for it, or remove the scenario",
-            )
+            origin += "; it checks nothing there either, every answer passes"
         self.scenarios.append((origin, kept))
 
     def text(self, list_name: str) -> str:
@@ -112,7 +110,9 @@ class SuiteDraft:
         suite would not load: a mistake of this importer, said with what is wrong.
         """
         if not self.scenarios:
-            told = "; ".join(f"{one.where}: {one.what}" for one in self.missing[:3])
+            # What comes last is nearest to a scenario: the data, after the settings.
+            last = {(one.what, one.way): one.where for one in reversed(self.missing)}
+            told = "; ".join(f"{where}: {what} ({way})" for (what, way), where in [*last.items()][:3])
             raise UsageError(
                 f"{self.source} has no scenario that can be carried over{': ' if told else ''}{told}"
             )
@@ -201,9 +201,54 @@ def _cell(text: str) -> str:
     return one_line(text, 300).replace("|", "\\|")
 
 
+_SAME: Final = {
+    **dict.fromkeys(("max_completion_tokens", "max_output_tokens", "maxOutputTokens"), "max_tokens"),
+    **dict.fromkeys(("stop_seqs", "stop_sequences", "stopSequences"), "stop"),
+    "topP": "top_p",
+}
+"""What others call parameters of a model."""
+
+
+def known_params(given: Mapping[str, Any]) -> dict[str, Json]:
+    """Return those of another tool's settings that are `params` of a configuration, by our names."""
+    found: dict[str, Json] = {}
+    for key, value in given.items():
+        name = _SAME.get(key, key)
+        if name not in ("temperature", "timeout_s") and _is_param(name, value):
+            found[name] = value
+    return found
+
+
+def is_carried(key: str, value: Any) -> bool:
+    """Return whether a setting of another tool is a parameter here, the temperature among them."""
+    return value is None or _is_param(_SAME.get(key, key), value)
+
+
+def _is_param(name: str, value: Any) -> bool:
+    try:
+        return bool(ModelParams.of({name: value}).as_json())
+    except (UsageError, TypeError):
+        return False
+
+
 def as_list(value: Any) -> list[Any]:
     """Return a list of what may be one thing, several or none."""
     return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def files_beside(source: Path, name: str) -> list[str]:
+    """Return the files that a name with stars means, by their place in the folder of a suite; a name without
+    one as it is. Raises `UsageError` where nothing fits.
+    """
+    if "*" not in name or "://" in name:
+        return [name]
+    folder = source.parent.resolve()
+    if name.startswith("/") or ".." in Path(name).parts:
+        raise UsageError(f"{name} lies outside {folder.name}, the folder of {source.name}")
+    found = sorted(one for one in folder.glob(name) if one.is_file())
+    if not found:
+        raise UsageError(f"no file fits {name}")
+    return [one.relative_to(folder).as_posix() for one in found]
 
 
 def read_beside(source: Path, name: str) -> str:
