@@ -14,6 +14,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.core.yaml.reader import MAX_BYTES
 from kestrel_lab.core.yaml.writer import entry_text
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
@@ -123,10 +124,20 @@ class SuiteDraft:
             raise UsageError(f"{there} is there already: name another --out, or remove it first")
         out.parent.mkdir(parents=True, exist_ok=True)
         text = self.text(listed.name).replace(FOLDER, folder.name)
+        if len(text.encode("utf-8", "replace")) > MAX_BYTES:
+            raise UsageError(
+                f"its {len(self.scenarios):,} scenarios take more than {MAX_BYTES:,} bytes: a suite file ends there, so "
+                "leave out a part of its tests or prompts, and import that by itself"
+            )
         made = Path(tempfile.mkdtemp(prefix=".import-", dir=out.parent))
         try:
             (made / out.name).write_text(text, encoding="utf-8", newline="")
-            load_suite(made / out.name)
+            try:
+                load_suite(made / out.name)
+            except UsageError as error:
+                if self._leave_out(str(error)):
+                    return self.write(out)
+                raise
             (made / listed.name).write_text(self.markdown(out.name), encoding="utf-8", newline="")
             for name, content in self.files.items():
                 path = made / folder.name / name
@@ -138,7 +149,21 @@ class SuiteDraft:
             shutil.rmtree(made, ignore_errors=True)
         return ImportedSuite(draft=self, path=out, listed=listed if self.missing else None)
 
+    def _leave_out(self, problems: str) -> bool:
+        """Leave out the scenarios that a suite cannot have, and say why: rows of others are of any form.
 
+        Returns whether there are any, and others beside them.
+        """
+        found = {int(place): why for place, why in _PROBLEM.findall(problems)}
+        if not found or len(found) == len(self.scenarios):
+            return False
+        for place in sorted(found, reverse=True):
+            origin, scenario = self.scenarios.pop(place)
+            self.lost(origin, f"the scenario {scenario['id']}: {found[place]}", "write it as a scenario")
+        return True
+
+
+_PROBLEM: Final = re.compile(r"scenarios\[(\d+)\]\.?(.*)")
 FOLDER: Final = "IMPORTED-FILES"
 """Stands in a draft for the folder of its files."""
 

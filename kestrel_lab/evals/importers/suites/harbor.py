@@ -26,6 +26,7 @@ _TOOLS: Final[list[Json]] = ["list_directory", "glob", "grep", "read_file", "wri
 _SECTIONS: Final = frozenset(
     {
         *("version", "schema_version", "task", "metadata", "verifier", "agent", "environment", "source"),
+        *("steps", "multi_step_reward_strategy"),
         "solution",  # how the task is solved, which no agent sees
     }
 )
@@ -80,7 +81,9 @@ def _read_task(draft: SuiteDraft, task: Path) -> None:
         config = tomllib.loads(read_beside(place, "task.toml"))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"task.toml is not TOML: {error}") from error
-    goal = read_beside(place, "instruction.md").strip()
+    steps = [str(step.get("name")) for step in as_list(config.get("steps")) if isinstance(step, dict)]
+    folders = [f"steps/{step}/" for step in steps] or [""]
+    asked = [read_beside(place, f"{folder}instruction.md").strip() for folder in folders]
     name = task.resolve().name
     metadata = {
         key: one
@@ -95,25 +98,30 @@ def _read_task(draft: SuiteDraft, task: Path) -> None:
     container = _container(draft, task, name, home, environment.get("docker_image"))
     for where, source in () if container else missing:
         draft.lost(where, f"{source}, which is not in environment", "put the file into the workspace")
-    if not container and (moved := _placed(goal, home, "")) != goal:
+    if not container and (moved := [_placed(text, home, "") for text in asked]) != asked:
         what, way = f"absolute paths below {home}", "they are relative to the workspace in goal and tests"
         draft.lost(f"{name}/instruction.md", what, way)
-        goal = moved
+        asked = moved
+    if len(steps) > 1 and config.get("multi_step_reward_strategy") != "final":
+        draft.lost(f"{name}/steps", "the rewards of steps before the last", "the tests of the last decide")
     seconds = _table(config, "agent").get("timeout_sec")
-    within = f"{home}/" if container else ""
-    checks = _tests(draft, task, name, (home, within), _table(config, "verifier").get("timeout_sec"))
+    seconds = len(asked) * seconds if isinstance(seconds, int | float) else 0
+    places = home, f"{home}/" if container else ""
+    tests = task / folders[-1] / "tests"
+    checks = _tests(draft, tests, name, places, _table(config, "verifier").get("timeout_sec"))
     draft.add(
         name,
         {
             "id": name,
             "family": str(metadata.pop("category", "")),
-            "goal": goal or " ",
+            "goal": asked[0] or " ",
+            "turns": [*asked[1:]],
             "tags": [*(tags or keywords)],
             "workspace": {"folder": f"{FOLDER}/{name}/workspace"}
             if _has(draft, f"{name}/workspace/")
             else {},
             **container,
-            "limits": {"seconds": seconds} if isinstance(seconds, int | float) and seconds > 0 else {},
+            "limits": {"seconds": seconds} if seconds > 0 else {},
             "checks": checks,
             "metadata": {**metadata},
         },
@@ -254,9 +262,8 @@ def _placed(text: str, home: str, within: str) -> str:
     return re.sub(places, rf"{within}\1", text, flags=re.MULTILINE)
 
 
-def _tests(draft: SuiteDraft, task: Path, name: str, places: tuple[str, str], seconds: Any) -> list[Json]:
+def _tests(draft: SuiteDraft, folder: Path, name: str, places: tuple[str, str], seconds: Any) -> list[Json]:
     """Take over the tests; return the checks that run them, none where there are none."""
-    folder = task / "tests"
     script = folder / "test.sh"
     python = sorted(folder.glob("test_*.py"))
     if not script.is_file() and not python:

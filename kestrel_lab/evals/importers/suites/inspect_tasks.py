@@ -110,7 +110,7 @@ class _TaskReader:
     def read(self) -> None:
         found = self.module.call(self.name)
         if not isinstance(found, Called) or found.name != "Task":
-            line = self.module.functions[self.name].lineno
+            line = self.module.functions[self.name].node.lineno
             self.lost(line, f"{self.name} gives no Task that can be read", "a Python suite")
             return
         solved = self._solvers(found.arg("solver") or found.arg("plan"))
@@ -250,6 +250,9 @@ class _TaskReader:
                     self.lost(
                         _line(one) or line, f"the sample {place}: {_name(one)}", "write it as a scenario"
                     )
+            return
+        if given is None:
+            self.lost(line, "a task without a dataset, which a person or a solver fills", "write scenarios")
             return
         if not isinstance(given, Called):
             self.lost(_line(given) or line, f"how samples are made: {_name(given)}", _DATA)

@@ -258,7 +258,7 @@ class _Reader:
     def _test_list(self, where: str, given: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         for place, one in enumerate(as_list(given)):
             at = f"{where}[{place}]"
-            path = one["path"] if isinstance(one, dict) and set(one) == {"path"} else one
+            path = one["path"] if isinstance(one, dict) and "path" in one else one  # with `config` for code
             if not isinstance(path, str):
                 yield at, _mapping(one)
                 continue
@@ -321,13 +321,16 @@ class _Reader:
             if not isinstance(value, str) or not value.startswith("file://"):
                 continue
             name = value.removeprefix("file://")
-            if name.endswith((".yaml", ".yml", ".json")):
+            if name.endswith((".yaml", ".yml", ".json")) and "*" not in name:
                 variables[key] = self._from_file(f"{where}.vars.{key}", value)
                 continue
             try:
                 if name.partition(":")[0].endswith(_CODE):
                     raise UsageError(f"the variable {key} of {name}, which would have to be run")
-                variables[key] = read_beside(self.path, name).strip()
+                texts: list[Json] = [
+                    read_beside(self.path, one).strip() for one in files_beside(self.path, name)
+                ]
+                variables[key] = texts if "*" in name else texts[0]
             except UsageError as error:
                 self.draft.lost(f"{where}.vars.{key}", str(error), "write its value out")
                 return
