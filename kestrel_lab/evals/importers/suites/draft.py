@@ -126,8 +126,8 @@ class SuiteDraft:
         text = self.text(listed.name).replace(FOLDER, folder.name)
         if len(text.encode("utf-8", "replace")) > MAX_BYTES:
             raise UsageError(
-                f"its {len(self.scenarios):,} scenarios take more than {MAX_BYTES:,} bytes: a suite file ends there, so "
-                "leave out a part of its tests or prompts, and import that by itself"
+                f"its {len(self.scenarios):,} scenarios take more than {MAX_BYTES:,} bytes, as a suite "
+                "file cannot: leave out a part of its tests or prompts, and import that by itself"
             )
         made = Path(tempfile.mkdtemp(prefix=".import-", dir=out.parent))
         try:

@@ -243,13 +243,7 @@ class _TaskReader:
 
     def _samples(self, given: Any, line: int) -> Iterator[tuple[str, dict[str, Any]]]:
         if isinstance(given, list):
-            for place, one in enumerate(given, 1):
-                if isinstance(one, Called) and one.name == "Sample":
-                    yield f"{self.name}, line {one.line}", _sample(one)
-                else:
-                    self.lost(
-                        _line(one) or line, f"the sample {place}: {_name(one)}", "write it as a scenario"
-                    )
+            yield from self._listed(given, line)
             return
         if given is None:
             self.lost(line, "a task without a dataset, which a person or a solver fills", "write scenarios")
@@ -274,6 +268,14 @@ class _TaskReader:
                 continue
             for one in as_list(sample):
                 yield f"{self.name}, row {number}", _sample(one) if isinstance(one, Called) else one
+
+    def _listed(self, given: list[Any], line: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        for place, one in enumerate(given, 1):
+            if isinstance(one, Called) and one.name == "Sample":
+                yield f"{self.name}, line {one.line}", _sample(one)
+            else:
+                told = f"the sample {place}: {_name(one)}"
+                self.lost(_line(one) or line, told, "write it as a scenario")
 
     def _chosen(self, step: Called, dataset: Called) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the samples of a dataset that are kept: some by their places; a function that chooses is not
