@@ -142,7 +142,7 @@ class Budget:
         ):
             raise UsageError(
                 "--budget decides how many trials are made, and takes stored ones: leave out --epochs, "
-                "--reuse, --resume, --retry-errors and --cluster"
+                "--reuse, --resume, --retry-errors, --early-stopping (write it into the suite) and --cluster"
             )
         trials, cost = parse_budget(self.budget)
         return Design(trials=trials, cost=cost, error=self.error)

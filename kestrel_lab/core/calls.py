@@ -188,7 +188,7 @@ class Result(FrozenStruct, frozen=True, kw_only=True):
     images: tuple[ImagePart, ...] = ()
     """Images of a tool's answer."""
     note: str = ""
-    """What the model is told beside a tool's answer."""
+    """Text for the model after a tool's answer."""
 
     @property
     def ok(self) -> bool:

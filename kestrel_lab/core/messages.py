@@ -155,7 +155,7 @@ class ToolSpec(FrozenStruct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def chars(self) -> int:
-        """The characters that a model is told of it; counted once."""
+        """Length of what a model reads of it, in characters; counted once."""
         return len(self.name) + len(self.description) + len(json.dumps(self.schema))
 
 

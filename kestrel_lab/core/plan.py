@@ -208,7 +208,7 @@ class Plan:
         """The last producer written before `step`, else what was there before the first step, else the first
         producer.
 
-        A step that was given is not told of grown ones.
+        A step of the original plan never reads from steps that were added later.
         """
         others = [
             name

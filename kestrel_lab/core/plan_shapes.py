@@ -56,7 +56,7 @@ class Repeats:
     """The artifact that is the answer; by default what the last step or wave makes."""
 
     def args(self) -> dict[str, Json]:
-        """Return what the operation is told of it: the state is in the plan."""
+        """Return the operation's arguments; its state is in the plan."""
         return {"limit": self.limit, "at_limit": self.at_limit, "result": self.result}
 
 

@@ -21,7 +21,7 @@ OnDelta = Callable[[str], None]
 """Receives each piece of text as a model streams it."""
 Handler = Callable[["Call"], Awaitable["Result"]]
 Listener = Callable[["Event"], None]
-"""Told of each event of a run at once, on the run's event loop; must not block."""
+"""Called with each event of a run at once, on the run's event loop; must not block."""
 
 
 @runtime_checkable
@@ -125,7 +125,7 @@ class GatheredContext:
     gaps: tuple[str, ...] = ()
     """Words of the goal that were found nowhere."""
     steps: tuple[RetrievalStep, ...] = ()
-    """How they were looked up, for the log; empty where that is not told."""
+    """How they were looked up, for the log; may be empty."""
 
 
 class Gatherer(Protocol):
@@ -236,7 +236,7 @@ class Surroundings(Protocol):
 
 
 class Reporter(Protocol):
-    """Told how far a long job is: a progress bar in a terminal or a notebook."""
+    """Shows the progress of a long job: a bar in a terminal or a notebook."""
 
     def __call__(self, done: int, total: int, note: str) -> None:
         """`done` of `total` units are finished."""

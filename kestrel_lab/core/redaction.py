@@ -14,9 +14,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from kestrel_lab.core.json_types import Json
 
 REDACTED: Final = "[REDACTED]"
-"""Stands where a secret was."""
+"""Replaces a secret."""
 MIN_SECRET: Final = 8
-"""Characters of a variable's value from which on it can be told from an ordinary word."""
+"""Shortest value of a variable that is redacted: a shorter one could be an ordinary word."""
 LONGEST: Final = 1024
 """Longest token that can be a key; streamed text is held back by as much, so that none is split."""
 

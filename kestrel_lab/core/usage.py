@@ -232,11 +232,11 @@ class IdleTime:
     backoff: float = 0.0
     """Between its attempts, because the one before had failed or was refused."""
     hold: Callable[[], None] = _no_pause
-    """Told when it begins to wait."""
+    """Called when it begins to wait."""
     release: Callable[[], None] = _no_pause
-    """Told when it goes on."""
+    """Called when it goes on."""
     give_back: Callable[[float], None] = _no_pause
-    """Told how many seconds were no work, where that shows only afterwards."""
+    """Called with seconds that turn out afterwards not to have been work."""
 
     def lose(self, seconds: float) -> None:
         """Count the seconds of an attempt that the endpoint let fail: they were no work of the agent."""

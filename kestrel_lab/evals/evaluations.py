@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.evals.options import AblationOptions, Selection, StoredSelection, SummaryOptions
+from kestrel_lab.evals.options import (
+    AblationOptions,
+    RerunOptions,
+    Selection,
+    StoredSelection,
+    SummaryOptions,
+)
 from kestrel_lab.evals.shared.transfer import SharedResults
 from kestrel_lab.evals.stored.scans import Reading
 from kestrel_lab.runtime.options import check_names, takes_options
@@ -15,9 +21,7 @@ from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import blocking_twin
 
 if TYPE_CHECKING:
-    from kestrel_lab.core.protocols import Model
     from kestrel_lab.evals.blame.receipt import Receipt
-    from kestrel_lab.evals.blame.rerun import GivenCheck
     from kestrel_lab.evals.blame.shrink import Shrunk
     from kestrel_lab.evals.commits.bisect_result import BisectResult
     from kestrel_lab.evals.commits.compare import Comparison
@@ -40,21 +44,16 @@ class Failures:
 
     _lab: Services
 
+    @takes_options(RerunOptions)
     async def blame(
         self,
         run: str | Run,
         *,
-        suite: str | Path | Suite | None = None,
-        checks: Sequence[GivenCheck] = (),
-        model: str | Model | None = None,
-        approve: str | None = None,
-        runs: float = 40,
-        cost: float | None = None,
         each: int = 1,
         change: str | Sequence[str] = (),
         repair: bool = False,
         tries: int = 10,
-        reporter: Reporter | None = None,
+        **how: Unpack[RerunOptions],
     ) -> Receipt:
         """Find the turn that made a run fail, by making turns of it anew in private copies.
 
@@ -62,68 +61,47 @@ class Failures:
         name; of any other run `checks` do, such as `"answer_contains: '42'"`, or the scenario of `suite` that
         has the goal of the run. Each fork is made where it tells most, `each` times at once, until a set of
         at most three turns holds the decisive one with 90 %, no single turn is to blame with 90 %, or the
-        budget of `runs` like this one, or of `cost` in US dollars, ends. Asked again it goes on where it was.
+        budget of `runs` like this one (40), or of `cost` in US dollars, ends. Asked again it goes on where it
+        was. `model` makes the re-runs in the place of the run's own, under the policy `approve`.
 
         With `change`, a line or several, or with `repair`, lines that the model proposes, the likeliest turn
-        is made anew `tries` times with each line before the model.
+        is made anew `tries` times with each line before the model, as far as the budget goes.
 
         Gives the receipt: `.steps`, `.posterior`, `.before`, `.after`, `.frame`, `.plot()`, `.write(path)`.
         Calls that reach outside of the copy are answered from the log; it says which. Raises `UsageError` for
         a run that has not ended or passed, for one whose tools or files are not there any more, and where
         nothing says what success is.
         """
-        from kestrel_lab.evals.blame.blame import Budget, blame_run
+        from kestrel_lab.evals.blame.blame import blame_run
 
-        if reporter is None and self._lab.surroundings is not None:
-            reporter = self._lab.surroundings.reporter()
         return await blame_run(
             self._lab,
             run if isinstance(run, str) else run.id,
-            suite=suite,
-            checks=checks,
-            model=model,
-            approve=approve,
-            budget=Budget(runs=runs, cost=cost),
+            self._options(40, how),
             each=each,
             changes=(change,) if isinstance(change, str) else change,
             repair=repair,
             tries=tries,
-            reporter=reporter,
         )
 
-    async def shrink(
-        self,
-        run: str | Run,
-        *,
-        suite: str | Path | Suite | None = None,
-        checks: Sequence[GivenCheck] = (),
-        model: str | Model | None = None,
-        runs: float = 10,
-        cost: float | None = None,
-        reporter: Reporter | None = None,
-    ) -> Shrunk:
+    @takes_options(RerunOptions)
+    async def shrink(self, run: str | Run, **how: Unpack[RerunOptions]) -> Shrunk:
         """Find the least with which a run still fails, and draft a scenario of it.
 
         Turns of its history, files, tools and paragraphs of guidance are left out; a candidate is kept if at
         least 80 % of its replays, each in a throw-away folder, fail by the same checks, and no call fails
-        where none did before. `suite` and `checks` say what success is, as for `blame`; `runs` and `cost` are
-        the budget. `.write(path)` makes the scenario file. Raises `UsageError` as `blame` does, and for runs
-        that called what reaches outside of the workspace.
+        where none did before. `suite` and `checks` say what success is, as for `blame`, whose receipt is used
+        where there is one; `runs` (10) and `cost` are the budget. `.write(path)` makes the scenario file.
+        Raises `UsageError` as `blame` does, and for runs that called what reaches outside of the workspace.
         """
-        from kestrel_lab.evals.blame.blame import Budget
         from kestrel_lab.evals.blame.shrink import shrink_run
 
-        if reporter is None and self._lab.surroundings is not None:
-            reporter = self._lab.surroundings.reporter()
-        return await shrink_run(
-            self._lab,
-            run if isinstance(run, str) else run.id,
-            suite=suite,
-            checks=checks,
-            model=model,
-            budget=Budget(runs=runs, cost=cost),
-            reporter=reporter,
-        )
+        return await shrink_run(self._lab, run if isinstance(run, str) else run.id, self._options(10, how))
+
+    def _options(self, runs: float, how: RerunOptions) -> RerunOptions:
+        """Return the options with a budget, and with the bar of these surroundings where none is given."""
+        reporter = None if self._lab.surroundings is None else self._lab.surroundings.reporter()
+        return {"runs": runs, **how, "reporter": how.get("reporter") or reporter}
 
     blame_sync = blocking_twin(blame)
     shrink_sync = blocking_twin(shrink)

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, cast
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.core.protocols import Check, Model, Reporter
 from kestrel_lab.runtime.options import Flag, Opt
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.commits.sequential_compare import Design
+    from kestrel_lab.evals.suite import Suite
 
 Configs = Sequence[str] | Mapping[str, Any]
 """Names of a suite's configurations, or models by new names: a model's name, a model, or a `Config`."""
@@ -46,6 +47,27 @@ def check_reducer(reducer: str) -> str:
     """Return the name of a reducer; raises `UsageError` for an unknown one."""
     least_passes(reducer)
     return reducer
+
+
+GivenCheck = Check | str | dict[str, Any]
+"""A check, or one as suite files write it."""
+
+
+class RerunOptions(TypedDict, total=False):
+    """What success is, who makes the re-runs, and what they may cost."""
+
+    suite: str | Path | Suite | None
+    """The suite of the trial, where its name does not find it, or one with a scenario of the run's goal."""
+    checks: Sequence[GivenCheck]
+    """What a re-run has to pass, in the place of the suite's checks."""
+    model: str | Model | None
+    """Another model than that of the run."""
+    approve: str | None
+    runs: float
+    """The budget in runs like the one that failed."""
+    cost: float | None
+    """The budget in US dollars."""
+    reporter: Reporter | None
 
 
 class Selection(TypedDict, total=False):
@@ -323,6 +345,14 @@ class EvalOptions(TrialOptions):
             None,
             "how often a trial that failed with an error is repeated; the suite's number by default",
             flag=Flag(kind=int, least=0),
+        ),
+    ] = None
+    early_stopping: Annotated[
+        bool | None,
+        Opt(
+            None,
+            "end a trial as soon as its checks cannot pass any more; as the suite says by default",
+            flag=Flag("--early-stopping/--whole-trials", kind=bool),
         ),
     ] = None
     batch: Annotated[

@@ -30,8 +30,10 @@ _EVERYBODYS = (apsw.FullError, apsw.BusyError, apsw.IOError, apsw.ReadOnlyError)
 BATCH = 256
 LINGER_S = 0.004
 
-_MOST_ROWS = 32
-"""Events of one statement. There are no more different statements, so all stay compiled."""
+_MOST_ROWS = 8
+"""Events of one statement: those of a turn with three calls. Each number of rows is a statement of its own,
+and to compile one takes SQLite as long as to insert twenty rows.
+"""
 _INSERT = "INSERT INTO events(run_id, seq, eid, at, type, ref, body, epoch, hash) VALUES "
 _ROW = "(?,?,?,?,?,?,?,?,?)"
 
@@ -50,7 +52,7 @@ class Append(Struct):
     done: Future[int] | None = None
     """Resolves to the event's number after the commit; `None` if unused, since a future is expensive."""
     refused: Callable[[Exception], object] | None = None
-    """Told, in the writer's thread, why the event could not be kept."""
+    """Called in the writer's thread with the reason if the event could not be stored."""
 
 
 class Execute(Struct, frozen=True):
@@ -149,7 +151,7 @@ class Writer:
             return
         try:
             numbers = _transact(connection, batch)
-        except Exception as error:  # a writer that dies would leave everybody waiting: each waiter is told  # noqa: BLE001
+        except Exception as error:  # a dead writer would leave all callers waiting: each gets the error  # noqa: BLE001
             if len(batch) > 1 and not isinstance(error, _EVERYBODYS):
                 for job in batch:
                     self._commit(connection, [job])

@@ -165,8 +165,8 @@ class Panel:
         self._stream.flush()
         self._mark()
         self._put_still()
-        # The update does not reach a page that was loaded since, or is closed now and comes back: each page
-        # that says hello is told, until `retire`.
+        # The update misses a page that was loaded since, or is closed now and comes back. So each page that
+        # says hello gets the static picture, until `retire`.
         self._say_still()
 
     def look_again(self) -> None:

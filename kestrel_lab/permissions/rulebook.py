@@ -60,7 +60,7 @@ class Rulebook(TableView):
                 return Ruling(
                     "ask",
                     rule.source,
-                    "part of this call cannot be told before it runs, and it may be what the rule is "
+                    "part of this call is only known when it runs, and it may be what the rule is "
                     f"about: {rule.why}",
                 )
         return (

@@ -13,7 +13,7 @@ from kestrel_lab.core.errors import Damaged, RunFailed, StoreError, UsageError, 
 from kestrel_lab.core.events.actions import Action, actions_of
 from kestrel_lab.core.events.union import Event, Record, RunFinished, StageFinished, ToolAnswered
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.run_types import INTERRUPTED, Limits, RunStatus
+from kestrel_lab.core.run_types import EARLY_STOPPING, INTERRUPTED, Limits, RunStatus
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.run_state import RunState
@@ -130,7 +130,7 @@ class Report:
     def _way_on_after(self, end: RunFinished) -> str:
         if end.outcome not in ("limit", "error") or resume_point(list(self._records())) is None:
             return ""
-        if not end.limit:
+        if end.limit in ("", EARLY_STOPPING):
             return RESUME.format(run=self._id)
         option = _OPTIONS.get(end.limit, "")
         typed = f"kestrel run --resume {self._id} {option} N, or: " if option else ""

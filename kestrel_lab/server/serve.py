@@ -261,7 +261,7 @@ class _Server(uvicorn.Server):
                 signal.signal(one, handler)
 
     async def main_loop(self) -> None:
-        """Run until told to stop."""
+        """Serve until `should_exit` is set, then close the open control connections."""
         await super().main_loop()
         for link in list(self._control.links):
             await link.close()

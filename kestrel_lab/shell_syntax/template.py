@@ -254,7 +254,7 @@ _KINDS = {
 
 def _kind(node: Node | None) -> str:
     kind = "" if node is None else node.type
-    return _KINDS.get(kind, kind.replace("_", " ") or "a place that cannot be told")
+    return _KINDS.get(kind, kind.replace("_", " ") or "an unknown place")
 
 
 def _refuse(where: str) -> NoReturn:

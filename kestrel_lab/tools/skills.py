@@ -158,7 +158,7 @@ def find_skills(workspace: Path, sources: Sequence[str], env: Mapping[str, str])
         elif not skill.problem and len(names) > MOST_OFFERED:
             found.append(
                 replace(
-                    skill, problem=f"agents are told of {MOST_OFFERED} skills, and as many come before it"
+                    skill, problem=f"agents are offered {MOST_OFFERED} skills, and as many come before it"
                 )
             )
         else:

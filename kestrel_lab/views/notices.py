@@ -116,7 +116,7 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # one case per event  # noqa
             what = f" for: {one_line(event.need, 100)}" if event.need else ""
             return _row(
                 "info",
-                f"told of {format_count(len(event.tools), 'more tool')}{what}",
+                f"offered {format_count(len(event.tools), 'more tool')}{what}",
                 event.tools,
                 step=event.step,
             )

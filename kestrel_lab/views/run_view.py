@@ -442,7 +442,7 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     note = _GIVEN if event.given else "cached" if event.cached else row.note
     text, diff = split_diff(event.text)
     preview = " · ".join(
-        part for part in (one_line(text[:2_000], 160), diff_stat(diff) if diff else "") if part
+        part for part in (formatting.opening_line(text), diff_stat(diff) if diff else "") if part
     )
     if event.whole:
         note = " · ".join(

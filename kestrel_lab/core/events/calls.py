@@ -69,7 +69,7 @@ class ModelAnswered(CallEvent, frozen=True, kw_only=True):
     given: bool = False
     """Written by the person who forked the run; no model said it."""
     routed: str = ""
-    """The kind of work for which this model was chosen among several, and how it was told."""
+    """The kind of work for which this model was chosen among several, and how that kind was recognised."""
     replayed: bool = False
     """From a recording: tokens and cost are what they were then, the seconds are those of the replay."""
     metered: bool = True
@@ -174,7 +174,7 @@ class FilesKept(Event, frozen=True, kw_only=True):
     when: str = "before"
     """`before` or `after` the call; what is found before one was changed by something else."""
     whole: str = ""
-    """Names the index of all files, which is kept beside the log; empty where only what changed is told."""
+    """Names the index of all files, which is kept beside the log; empty if the event has only the changes."""
     changed: dict[str, Json] = field(default_factory=dict)
     """By path, what is there now: see `tools.files.snapshots.Entry`."""
     gone: list[str] = field(default_factory=list)
@@ -352,7 +352,7 @@ class ModelEscalated(Event, frozen=True, kw_only=True):
 
 
 class ToolsShown(Event, frozen=True, kw_only=True):
-    """Of more tools than a model is told of at once, it is told of these too from now on."""
+    """More tools exist than are offered to a model at once: from now on it is also offered these."""
 
     type: ClassVar[str] = "tools_shown"
     tools: list[str]

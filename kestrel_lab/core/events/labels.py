@@ -35,7 +35,7 @@ class TrialLabelled(Annotation, frozen=True, kw_only=True):
     frame: str = ""
     """A hash of the trials that could have been drawn."""
     repeat: bool = False
-    """Whether the trial came back to the same person, who was not told."""
+    """Whether the same person labels the trial a second time, without knowing it."""
 
 
 class LabelUndone(Annotation, frozen=True, kw_only=True):

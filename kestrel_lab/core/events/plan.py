@@ -63,7 +63,7 @@ class StepStarted(Event, frozen=True, kw_only=True):
     goal: str = ""
     """Empty when the step is a call of a tool."""
     context: str = ""
-    """What an agent is told beside the goal: the artifacts it consumes."""
+    """Text after the goal in an agent's first message: the artifacts it consumes."""
     model: str = ""
     """The model of this step; empty for the run's."""
     model_kind: str = "real"
@@ -80,7 +80,7 @@ class StepStarted(Event, frozen=True, kw_only=True):
 
 
 class Prompted(Event, frozen=True, kw_only=True):
-    """A step told its model something more: what was wrong with its answer, or the next question."""
+    """A step sent its model another message: what was wrong with its answer, or the next question."""
 
     type: ClassVar[str] = "prompted"
     step: str

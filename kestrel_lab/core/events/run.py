@@ -62,7 +62,7 @@ class RunStarted(Event, frozen=True, kw_only=True):
     time: dict[str, Json] = field(default_factory=dict)
     """When it began, by whose clocks: `now_iso`, `timezone`, `weekday`, `date`, `iso_week`.
 
-    What is told from today is told from there.
+    Relative times of the run, such as "tomorrow", are computed from it.
     """
     imported: dict[str, Json] = field(default_factory=dict)
     """Set where another tool recorded the run: `format`, `source` (file and place), `id` there, `at` (when it

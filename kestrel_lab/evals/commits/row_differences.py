@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,7 @@ from kestrel_lab.evals.stats.difference import (
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors, Suite
+from kestrel_lab.views.formatting import format_count
 
 Sides = tuple[Sequence[EvalRow], Sequence[EvalRow]]
 """Trials of the base and of the head."""
@@ -67,6 +69,11 @@ def compare_rows(
         )
         for (config, metric), key, question in zip(keys, keys, questions, strict=True)
     ]
+    cut = Counter(row.config for row in chain(*sides) if row.ended_early)
+    for place, (config, metric) in enumerate(keys):
+        if cut[config] and metric != PRIMARY:
+            why = f"not tested: {format_count(cut[config], 'trial')} ended early, so amounts are not whole"
+            found[place] = replace(found[place], note=why, p=math.nan, p_holm=math.nan, mde=math.nan)
     again = {config: same_conversations(*both) for config, both in of_config.items()}
     rates = [(place, of_config[config]) for place, (config, metric) in enumerate(keys) if metric == PRIMARY]
     for place, both in rates:

@@ -19,6 +19,7 @@ from kestrel_lab.core.errors import UsageError, most_severe
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.evals.execution.batch_log import finish_eval_run, unfinished_eval_run
+from kestrel_lab.evals.execution.early_stopping import saved_text
 from kestrel_lab.evals.execution.eval_run import (
     EarlierRun,
     EvalRun,
@@ -151,6 +152,7 @@ async def run_suite(
         update={
             "concurrency": chosen.concurrency if asked.concurrency is None else asked.concurrency,
             "retry_errors": chosen.retry_errors if asked.retry_errors is None else asked.retry_errors,
+            "early_stopping": chosen.early_stopping if asked.early_stopping is None else asked.early_stopping,
         }
     )
     await start_servers(lab, chosen)
@@ -212,7 +214,7 @@ async def run_suite(
         *ready.containers.notes,
         f"{format_count(again, 'trial')} broke and were made again: see column attempts" if again else "",
     ]
-    notes += slowdowns_since(lab.supervisor, before)
+    notes += [*slowdowns_since(lab.supervisor, before), *saved_text([*rows, *made])]
     if rows and not str(code) and reuse:
         notes.append(
             "the suite is in no git commit: its stored trials count as they are, whatever the code was "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,9 +31,10 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
-from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.run_types import EARLY_STOPPING, RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.core.scores import Score
+from kestrel_lab.evals.execution.early_stopping import EarlyStopping, at_best, ended_early
 from kestrel_lab.evals.execution.prepare import PreparedSuite
 from kestrel_lab.evals.execution.workspaces import trial_workspace
 from kestrel_lab.evals.metrics import measure_run, own_metrics
@@ -180,6 +181,7 @@ async def run_trial(
             await store_seed_notes(ports.memory, scenario.notes, str(workspace.root))
 
         def begin(goal: str) -> Run:
+            watched = ready.suite.early_stopping and goal == scenario.goal
             return start(
                 lab,
                 goal,
@@ -198,7 +200,7 @@ async def run_trial(
                 else ready.plans[config.name],
                 inputs=config.inputs,
                 resolve=lambda name: (models.grader if name in ready.graders else models.resolve)(name),
-                ports=ports,
+                ports=replace(ports, early_stopping=EarlyStopping(lab.store, scenario)) if watched else ports,
                 output=scenario.output or None,
                 history=[turn.past for turn in scenario.history] if goal == scenario.goal else (),
                 **options,
@@ -331,15 +333,19 @@ def _keep_macros(lab: Services, place: Workspace) -> None:
 
 
 async def judge_run(run: Run, scenario: Scenario, trial: Trial) -> Judged:
-    """Return how a run that has ended is judged by its scenario's checks, and by how it ended."""
+    """Return how a run that has ended is judged by its scenario's checks, and by how it ended.
+
+    Of one that ended early only what cannot change any more is judged: no answer and no file, by no model.
+    """
     end = next(
         (record.event for record in reversed(trial.records) if isinstance(record.event, RunFinished)), None
     )
     # Such a run has no answer that checks could judge.
     if end is not None and end.outcome in ("error", "cancelled"):
         return Judged(outcome="error", reason=end.reason or end.outcome)
+    early = ended_early(trial.records)
     try:
-        scores = await _scores(scenario.checks, trial)
+        scores = await _scores(map(at_best, scenario.checks) if early else scenario.checks, trial)
     except CheckError as error:
         return Judged(outcome="error", reason=str(error))
     if end is None:
@@ -349,6 +355,7 @@ async def judge_run(run: Run, scenario: Scenario, trial: Trial) -> Judged:
         )
     stored = [score_json(score) for score in scores]
     outcome, reason = outcome_of(trial.records, end, stored, scenario.at_least)
+    scores = tuple(score for score in scores if not (early and score.passed))
     return Judged(outcome=outcome, reason=reason, scores=scores, finish=end.finish)
 
 
@@ -360,12 +367,23 @@ def outcome_of(
 ) -> tuple[Outcome, str]:
     """Return the outcome of a run that came to an end, and why: by its end first, then by its stored scores.
 
-    All that have weight have to pass, or with `at_least` their mean value by weight has to reach it.
+    All that have weight have to pass, or with `at_least` their mean value by weight has to reach it. The
+    scores of a run that ended early are the best that it could still have got.
     """
     if hung := hung_endpoint(records, end):
         return "error", hung
-    if end.outcome in ("limit", "unmet"):
+    early = end.limit == EARLY_STOPPING
+    if end.outcome in ("limit", "unmet") and not early:
         return "fail", end.reason
+    outcome, reason = _by_scores(end, scores, at_least)
+    if early and outcome == "pass":
+        return "error", "its run ended early, and by the checks as they are now it may pass: run it again"
+    return outcome, f"ended early, it cannot pass; {reason}" if early else reason
+
+
+def _by_scores(
+    end: RunFinished, scores: Sequence[dict[str, Any]], at_least: float | None
+) -> tuple[Outcome, str]:
     failed = failed_scores(scores)
     failures = failed_text((str(score["check"]), str(score["reason"])) for score in failed)
     ending = end.reason if end.finish else ""
@@ -418,7 +436,7 @@ def _cut_off(records: Sequence[Record]) -> ModelAnswered | None:
     return max(found, key=lambda answer: answer.seconds, default=None)
 
 
-async def _scores(checks: Sequence[Check], trial: Trial) -> tuple[Score, ...]:
+async def _scores(checks: Iterable[Check], trial: Trial) -> tuple[Score, ...]:
     scores = []
     for check in checks:
         with error_boundary(CheckError, f"the check {check.label!r}"):
@@ -447,6 +465,7 @@ def _result(
         "scores": [score_json(score) for score in judged.scores],
         "status": str(run.status),
         **({"finish": judged.finish} if judged.finish else {}),
+        **({"ended_early": True} if run.limit == EARLY_STOPPING else {}),
         "answer": head_tail(run.answer, ANSWER_KEPT)[0],
         "run": run.id,
         **({"unrecorded": [*missing]} if missing else {}),

@@ -234,7 +234,10 @@ Asked = tuple[Gate, str, list[dict[str, Any]]]
 
 def gate_trials(suite: Suite, rows: Iterable[EvalRow]) -> list[Asked]:
     """Return each gate of the suite with each configuration that it applies to and the trials it is of."""
-    records = [trial_record(row, suite.count_errors) | {"judged": is_judged(row)} for row in rows]
+    records = [
+        trial_record(row, suite.count_errors) | {"judged": is_judged(row), "early": row.ended_early}
+        for row in rows
+    ]
     names = [config.name for config in suite.configs]
     return [
         (gate, name, [r for r in records if r["config"] == name and gate.covers(name, r["family"])])
@@ -391,6 +394,10 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]], alpha: flo
     if not made.interval.n:
         scan = ": kestrel eval scan SUITE" if gate.metric.startswith(FOUND) else ""
         return replace(made, why=f"no trial says anything of {gate.metric}{scan}")
+    if gate.metric != SUCCESS and (early := sum(record["early"] for record in ran)):
+        count = format_count(early, "trial")
+        why = f"{count} ended early, so {gate.metric} is not that of whole trials: leave early stopping out"
+        return replace(made, verdict="inconclusive", why=why)
     verdict = _judge(gate, made.interval)
     why = f"{broke} of {format_count(len(records), 'trial')} broke" if broke else ""
     if broke and gate.metric == SUCCESS:

@@ -20,6 +20,7 @@ from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
+from kestrel_lab.evals.execution.early_stopping import at_best, ended_early
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.trial import Identity, outcome_of, scenario_hash, score_json
@@ -312,7 +313,8 @@ class Judge:
         old = {str(score["check"]): score for score in row.scores}
         scores: list[dict[str, Any]] = []
         needing, missing = [], []
-        for check in scenario.checks:
+        early = ended_early(records)
+        for check in map(at_best, scenario.checks) if early else scenario.checks:
             needs = _missing_needs(check, self._function, folder)
             if not needs:
                 try:
@@ -328,6 +330,7 @@ class Judge:
                 needing.append(f"{needed}; its old score stands")
                 scores.append({**before, "kept": True})
         outcome, reason = _outcome(row, records, scores, missing, scenario.at_least)
+        scores = [score for score in scores if not (early and score["passed"])]
         result: dict[str, Any] = {**row.result, "outcome": outcome, "reason": reason, "scores": scores}
         result["rescored"] = {"suite": self.suite_hash, "from": row.id, "at": time.time(), "kept": needing}
         own, unusable = own_metrics(records, self.suite.metrics)

@@ -91,6 +91,8 @@ class Reducer:
             numbers = {name: row.metrics[name] for name in MEANS if name in row.metrics}
             numbers["grading_cost"] = grading_cost(result["scores"])
             numbers[SCORE] = mean_score(result["scores"])
+        if row.ended_early:  # what its other checks would have said is not known
+            numbers[SCORE] = math.nan
         self._add(row.config, row.scenario, result, success, numbers)
 
     def add_record(self, record: dict[str, Any]) -> None:

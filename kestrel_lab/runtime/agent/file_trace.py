@@ -250,7 +250,7 @@ class _Trace:
     def end(self, answer: str, *, cached: bool = False, after: Snapshot | None = None) -> None:
         workspace, args = self.ctx.given.workspace, self.call.args
         self.files.refresh()
-        # A run that has read other files is not told again.
+        # Taint of a run that has read files is already recorded; recording it again would add nothing.
         if not self.read and not self.author:
             match self.way:
                 case "exact":

@@ -128,7 +128,7 @@ def lock_down(keep: Collection[int], places: ReadPlaces, scratch: str) -> None:
     close_others(keep)
     _bound()
     landlock.drop_privileges()
-    landlock.restrict_process(places.read, [], [scratch], listed=places.listed, network=False)
+    landlock.restrict_process(landlock.Access(system=places.read, listed=places.listed, write=[scratch]))
     landlock.filter_calls(filter_program((), effects=False))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from kestrel_lab.host.log_files import is_log, open_folders
 from kestrel_lab.host.programs import find_program
 from kestrel_lab.tools.files.workspace import settings_in
-from kestrel_lab.tools.sandbox.landlock import TRUNCATES, landlock_version
+from kestrel_lab.tools.sandbox.landlock import TRUNCATES, Access, landlock_version
 from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.launcher_process import FILTER_FD, SOURCE_FD
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
@@ -131,11 +131,13 @@ def _landlock_launch(plain: Launch, read: Sequence[Path], write: Sequence[Path],
     return replace(
         plain,
         program=filter_program(families, truncate=landlock_version() >= TRUNCATES),
-        system=(*PROGRAMS, *CONFIGURATION, *more),
-        read=(*shown.read, *(str(one.common) for one in linked)),
-        listed=shown.listed,
-        write=(*map(os.path.realpath, write), *map(str, written), *DEVICES, *terminal),
-        network=sandbox.network,
+        access=Access(
+            system=(*PROGRAMS, *CONFIGURATION, *more),
+            read=(*shown.read, *(str(one.common) for one in linked)),
+            listed=shown.listed,
+            write=(*map(os.path.realpath, write), *map(str, written), *DEVICES, *terminal),
+            network=sandbox.network,
+        ),
         private=True,
         memory=sandbox.memory,
     )

@@ -14,10 +14,11 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from kestrel_lab.tools.sandbox.landlock import Access
 from kestrel_lab.tools.sandbox.launcher_process import CONTROL_FD
 
 _ROOT = str(Path(__file__).resolve().parents[3])
@@ -43,19 +44,10 @@ class Launch:
     program: bytes = b""
     """A filter of system calls.
 
-    It is applied to the command or, without `system`, passed to it as file descriptor 3.
+    It is applied to the command or, without `access`, passed to it as file descriptor 3.
     """
-    system: tuple[str, ...] = ()
-    """Folders that Landlock lets every command read; empty for no Landlock."""
-    read: tuple[str, ...] = ()
-    """Folders beneath which Landlock lets this command read, and below those that it may write; no part of
-    these paths may be a link.
-    """
-    listed: tuple[str, ...] = ()
-    """Folders of which Landlock lets this command read the names, and no content."""
-    write: tuple[str, ...] = ()
-    network: bool = False
-    """True if Landlock allows TCP."""
+    access: Access | None = None
+    """What Landlock allows; `None` for no Landlock."""
     private: bool = False
     """Gives the command a temporary folder of its own, which is also its HOME and is removed at the end."""
     sources: tuple[str, ...] = ()
@@ -76,18 +68,13 @@ class Launch:
 
     def message(self) -> bytes:
         """Return the request to the launcher."""
-        rules = (
-            {name: getattr(self, name) for name in ("system", "read", "listed", "write", "network")}
-            if self.system
-            else None
-        )
         body = json.dumps(
             {
                 "argv": self.argv,
                 "cwd": self.cwd,
                 "env": dict(self.env),
                 "filter": base64.b64encode(self.program).decode("ascii"),
-                "landlock": rules,
+                "landlock": None if self.access is None else asdict(self.access),
                 "private": self.private,
                 "sources": self.sources,
                 "repositories": self.repositories,

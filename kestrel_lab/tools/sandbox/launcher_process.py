@@ -25,7 +25,7 @@ import termios
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from kestrel_lab.tools.sandbox import landlock
@@ -213,15 +213,9 @@ def _exec_restricted(request: Request, private: str, streams: list[int], writing
             os.dup2(fd, place)
         if request["terminal"]:
             fcntl.ioctl(2, termios.TIOCSCTTY, 0)
-        rules = request["landlock"]
+        access = landlock.Access(**request["landlock"])
         landlock.drop_privileges()
-        landlock.restrict_process(
-            rules["system"],
-            rules["read"],
-            [*rules["write"], private],
-            listed=rules["listed"],
-            network=rules["network"],
-        )
+        landlock.restrict_process(replace(access, write=[*access.write, private]))
         landlock.filter_calls(base64.b64decode(request["filter"]))
         os.execvpe(  # noqa: S606
             request["argv"][0], request["argv"], request["env"] | {"HOME": private, "TMPDIR": private}

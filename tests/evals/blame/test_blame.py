@@ -202,11 +202,19 @@ async def test_a_run_that_always_fails_accuses_nobody_and_a_line_that_repairs_it
         receipt = await lab.evals.blame(run, checks=[CHECK], change="add, do not guess", tries=4)
         assert (receipt.verdict, receipt.steps) == ("no single step", ())
         assert [(one.passed, one.tried) for one in receipt.repairs] == [(4, 4)]
+        whole = receipt.whole_runs
         receipt = await lab.evals.blame(run, checks=[CHECK], repair=True, tries=2)
-        assert [(one.change, one.passed) for one in receipt.repairs] == [
-            ("look again", 0),
-            ("add, do not guess", 2),
-        ]
+        assert {one.change: (one.passed, one.tried) for one in receipt.repairs} == {
+            "look again": (0, 2),
+            "add, do not guess": (4, 4),
+        }, "what was tried before counts"
+        assert receipt.whole_runs > whole
+        receipt = await lab.evals.blame(
+            run, checks=[CHECK], change=["look again", "be brief"], tries=5, runs=receipt.whole_runs + 1.1
+        )
+        assert sum(receipt.untried.values()) in range(3, 8)
+        assert "not tried for want of budget" in str(receipt)
+        assert read_receipt(lab.home, run) == receipt
         assert [*lab.runs().index] == [run], "forks of a blame are listed with trials only"
         remove_runs(lab, run, children=True)
         assert read_receipt(lab.home, run) is None
@@ -309,7 +317,9 @@ async def test_a_failure_that_comes_from_a_turn_is_kept_with_that_turn_as_histor
         agent.fails = False
         shrunk = await lab.evals.shrink(run, suite=suite_of(8), model=model)
         assert shrunk.reliable
-        assert shrunk.kept_events <= 0.3 * shrunk.events
+        assert shrunk.kept_events <= 0.2 * shrunk.events
+        assert (shrunk.kept["turn"], shrunk.kept["file"]) == (1, 1), "the file that the turn made"
+        assert shrunk.whole_runs <= 10
         file = shrunk.write(tmp_path / "found.yaml")
         [row] = (await lab.eval(file, configs={"today": model})).rows
         assert row.outcome == "fail"

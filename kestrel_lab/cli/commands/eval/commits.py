@@ -170,7 +170,7 @@ def decide_gates(
         raise UsageError(
             "--against compares whole suites as their files say, and uses stored trials: leave out "
             "--scenario, --family, "
-            "--tag, --reuse, --resume, --retry-errors and --cluster"
+            "--tag, --reuse, --resume, --retry-errors, --early-stopping and --cluster"
         )
     parts = {one.name: getattr(execution, one.name) for one in fields(Parts)}
     if not against and not load_suite(suite).select(**parts).gates:

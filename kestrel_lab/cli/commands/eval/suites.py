@@ -81,8 +81,8 @@ def run_suite(
         )
     if line.commits and replace(execution, configs=None, epochs=None, reuse=False) != Execution():
         msg = (
-            "--resume, --retry-errors, --batch, --cluster, --cassette(s), --scenario, --family and --tag are "
-            "about one run of a suite: leave them out with --commits"
+            "--resume, --retry-errors, --early-stopping, --batch, --cluster, --cassette(s), --scenario, "
+            "--family and --tag are about one run of a suite: leave them out with --commits"
         )
         raise UsageError(msg)
 
