@@ -56,7 +56,7 @@ def hash_rubric(rubric: str) -> str:
 
 
 def hash_prompt() -> str:
-    """Return the hash of what the grader is told beside the rubric and the trial."""
+    """Return the hash of what the grader is given beside the rubric and the trial."""
     return content_key("prompt/1", _SYSTEM, _SCHEMA, MAX_ANSWER)[:12]
 
 

@@ -237,6 +237,7 @@ class BisectResult(ResultView, BisectSearch):
                 [row for t in self.tried for row in t.rows if (t.place < self.bad) == before]
                 for before in (True, False)
             ]
+            # Trials that broke are left out here, as in the search, whatever the suite counts them as.
             before, after = (look.interval(rows, "exclude").mean for rows in sides)
             marks = [Mark(at=self.bad, before=before, after=after, worse=True)]
         title = (

@@ -156,7 +156,7 @@ async def _commits_in_turns(
         margin=design.matters,
         store=lab.store,
         sequence=sequence,
-        told=(f"{sequence.headline}.",),
+        run_notes=(f"{sequence.headline}.",),
     )
 
 
@@ -209,7 +209,7 @@ async def compare_configs_in_turns(
     return replace(
         compare_configs(used, base, head, margin=design.matters),
         sequence=sequence,
-        told=(*found.run_notes(), f"{sequence.headline}."),
+        run_notes=(*found.run_notes(), f"{sequence.headline}."),
     )
 
 
@@ -230,12 +230,12 @@ def _without_unrecorded(side: Side) -> Side:
     code.
     """
     missed = [row for row in side.rows if row.unrecorded]
-    told = {
+    why = {
         row.scenario: f"it is not in the recordings of this commit ({row.unrecorded[0]})"
         for row in reversed(missed)
     }
     return replace(
-        side, rows=tuple(row for row in side.rows if not row.unrecorded), skipped={**side.skipped, **told}
+        side, rows=tuple(row for row in side.rows if not row.unrecorded), skipped={**side.skipped, **why}
     )
 
 
@@ -272,7 +272,7 @@ def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin
         head=after,
         margin=margin,
         store=result.store,
-        told=result.run_notes(),
+        run_notes=result.run_notes(),
     )
 
 

@@ -275,6 +275,7 @@ class WorkerPool:
                 _, stack = self._alive.pop(next(iter(self._alive)))
                 await stack.__aexit__(kind, error, trace)
         finally:
+            # A worktree that cannot be removed must not leave the processes of the others.
             if self._alive:
                 await self.__aexit__(kind, error, trace)
 
@@ -324,6 +325,7 @@ class WorkerPool:
         if work.sha in self._failed:
             raise self._failed.pop(work.sha)
         if work.sha in self._alive:
+            # Moved to the end: the first one was used longest ago, and makes room.
             self._alive[work.sha] = self._alive.pop(work.sha)
             return self._alive[work.sha][0]
         if len(self._alive) >= AT_ONCE:
@@ -374,6 +376,7 @@ def _keeper(
 
     def keep(row: EvalRow) -> None:
         ask = asked[row.scenario, row.config, row.epoch]
+        # A worker of another version may name a trial in another way: what was asked for here counts.
         result: dict[str, Json] = {**row.result, "identity": ask.identity.as_json()}
         mine = replace(row, result=result, git_sha=work.sha, key=ask.identity.key)
         store_trial(lab.store, mine)
@@ -445,6 +448,7 @@ async def _worker(
     # A worker that has to be killed cannot remove the folders of its trials: they are made where this process
     # can.
     with (
+        # A file and no pipe: it is read at the end only, and a full pipe would stop the worker.
         tempfile.TemporaryFile() as errors,
         tempfile.TemporaryDirectory(prefix="kestrel-", ignore_cleanup_errors=True) as scratch,
     ):
@@ -457,6 +461,7 @@ async def _worker(
             stdin=PIPE,
             stdout=PIPE,
             stderr=errors,
+            # A group of its own, so that what the trials started ends with the worker.
             start_new_session=True,
             limit=_LINE,
         )
@@ -466,6 +471,7 @@ async def _worker(
             made.skipped = (await made.receive())["ready"]
             yield made
         except BaseException:
+            # Shielded, because a second cancellation would leave the process behind.
             await asyncio.shield(_end_worker(process, 0))
             raise
         await asyncio.shield(_end_worker(process, _GRACE))

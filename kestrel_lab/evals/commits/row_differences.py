@@ -43,8 +43,8 @@ def compare_rows(
 ) -> dict[tuple[str, str], Difference]:
     """Return the difference with its verdict for each configuration and metric, success rates first.
 
-    All are questions asked together: over all of them, a difference that is not there is told in at most one
-    comparison of twenty. Success rates have two thirds of that allowance. Times are compared over trials made
+    All are questions asked together: over all of them, at most one comparison of twenty reports a difference
+    that is not there. Success rates have two thirds of that allowance. Times are compared over trials made
     side by side only. Where nothing can differ, because the files are the same or all trials are the same
     ones made again, the verdict is `stable`.
     """

@@ -71,7 +71,7 @@ class Design:
     cost: float | None = None
     """US dollars after which no pair is begun, stored trials included."""
     error: float = 0.05
-    """How often a difference is told where there is none, over all looks together."""
+    """How often a difference is reported where there is none, over all looks together."""
     power: float = 0.8
     """How often a difference of the detectable size is to be found."""
     matters: float = 0.05
@@ -155,14 +155,14 @@ class TrialPlan(TableView):
             )
         pairs, found = self.design.look_counts(self.suite)[-1], self.design.detectable(self.suite)
         power = f"{100 * self.design.power:g} %"
-        told = (
+        reach = (
             f"no drop is found in {power} of comparisons"
             if math.isinf(found)
             else f"a drop of {100 * found:.0f} points is found in {power} of comparisons"
         )
         return (
             f"Suite {self.suite.name}, {format_count(pairs, 'pair')} of trials, "
-            f"{format_count(self.design.looks, 'look')}: {told}"
+            f"{format_count(self.design.looks, 'look')}: {reach}"
         )
 
     def table(self) -> tuple[list[str], list[list[str]]]:
@@ -187,18 +187,18 @@ class TrialPlan(TableView):
 
     def lines(self) -> list[str]:
         """Return what to do, and what the plan rests on."""
-        told = []
+        lines = []
         if not self.design.open_ended and self.design.detectable(self.suite) > self.design.matters:
-            told.append(
+            lines.append(
                 f"That is more than the {100 * self.design.matters:g} points that matter: a drop in between "
                 "will mostly stay undecided."
             )
-        told.append(
+        lines.append(
             "Scenarios tell more than repeats: of 5,251 recorded runs of agents the successes of one "
             f"scenario's repeats correlate by {ICC:g}. The plan reckons with that, with {SHARED:g} between "
             f"both sides and a success rate of {100 * RATE:g} %."
         )
-        return told
+        return lines
 
 
 def parse_budget(text: str) -> tuple[int | None, float | None]:
@@ -440,7 +440,7 @@ def _differences(suite: Suite, rows: dict[Pair, PairRows]) -> dict[str, float]:
     families = {scenario.id: scenario.family for scenario in suite.scenarios}
     units = counting_units(list(found), families)
     share = len(set(units)) / max(1, len(found))
-    told = dict.fromkeys((name for _, name in units), 0.0)
+    totals = dict.fromkeys((name for _, name in units), 0.0)
     for (_, name), values in zip(units, found.values(), strict=True):
-        told[name] += share * sum(values) / len(values)
-    return told
+        totals[name] += share * sum(values) / len(values)
+    return totals

@@ -86,16 +86,16 @@ class PreparedSuite:
             else self.toolboxes[scenario.id]
         )
 
-    def told(self, scenario: Scenario, config: Config) -> str:
+    def instructions_of(self, scenario: Scenario, config: Config) -> str:
         """Return the instructions of a trial: the suite's, and those of the scenario's environment.
 
         Where the suite's `instructions_from` is a guidance file, it is the one of the configuration.
         """
-        told, prompt = self.instructions, self.suite.instructions_from
+        text, prompt = self.instructions, self.suite.instructions_from
         if config.guidance is not None and prompt in self.suite.guidance_paths:
-            told = self.suite.instructions + config.guidance.files.get(prompt, "")
+            text = self.suite.instructions + config.guidance.files.get(prompt, "")
         own = scenario.environment.instructions if scenario.environment else ""
-        return f"{told}\n\n{own}".strip() if own else told
+        return f"{text}\n\n{own}".strip() if own else text
 
     @asynccontextmanager
     async def models_for(
@@ -150,6 +150,7 @@ class PreparedSuite:
         params = ModelParams.of(config.params)
         first = config.seed if config.seed is not None else params.seed
         own = ModelParams(temperature=config.temperature, seed=None if first is None else first + epoch - 1)
+        # Fields of the configuration win over `params`, which may name the same ones.
         params |= own
         return TunedModel(model=model, params=params) if params.as_json() else model
 
@@ -215,6 +216,7 @@ def prepare_suite(
     """
     given = models or {}
     replay = suite.cassette.mode == "replay"
+    # Before anything is loaded: these mistakes are in the file itself.
     _refuse_mixed(suite)
     own = {
         tool.name: tool for name in suite.tools_from for tool in load_tools(suite.resolve(name), suite.root)
@@ -250,6 +252,7 @@ def prepare_suite(
             )
         except UsageError as error:
             problems.append(str(error))
+    # All problems at once, so that a suite is repaired in one go.
     if problems:
         raise UsageError(join_problems(dict.fromkeys(problems)))
     return PreparedSuite(

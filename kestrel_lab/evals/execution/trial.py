@@ -147,7 +147,7 @@ async def run_trial(
 ) -> EvalRow:
     """Run the scenario, judge and measure the run; `attempt` counts those that broke before.
 
-    What goes wrong inside the run or a check is told in the row. Raises `UsageError` for what the caller
+    What goes wrong inside the run or a check is in the row. Raises `UsageError` for what the caller
     must change, and the store's errors.
     """
     scenario, config = ask.scenario, ask.config
@@ -170,6 +170,7 @@ async def run_trial(
             lab, scenario, config, ask.epoch, workspace.root, f"{ask.identity.key}/{attempt}"
         ) as models,
     ):
+        # The lab's bar for answers is no part of the suite; the checks judge.
         ports = replace(models.ports, abstain=None, sandbox=sandbox)
         if not config.learning:
             ports = replace(ports, memory=NoMemory())
@@ -191,7 +192,7 @@ async def run_trial(
                 approve=scenario.policy,
                 approver=None if environment is None else environment.approver,
                 containment=scenario.containment or lab.options["containment"],
-                instructions=ready.told(scenario, config),
+                instructions=ready.instructions_of(scenario, config),
                 config=config.name,
                 scenario=scenario.id,
                 plan=conversation_plan(turns, toolbox.names, user)
@@ -277,8 +278,8 @@ def with_earlier_attempts(earlier: Sequence[EvalRow], row: EvalRow) -> EvalRow:
     """
     if not earlier:
         return row
-    told: Json = [{"reason": one.reason, "run": one.run, "metrics": dict(one.metrics)} for one in earlier]
-    return replace(row, result={**row.result, "attempts": told})
+    attempts: Json = [{"reason": one.reason, "run": one.run, "metrics": dict(one.metrics)} for one in earlier]
+    return replace(row, result={**row.result, "attempts": attempts})
 
 
 def _ignore_wait(_: object) -> None:
@@ -291,6 +292,7 @@ async def finish_run(run: Run) -> str:
         await run.wait()
     except (ApprovalRequired, RunError):
         return ""
+    # What the caller has to change, or an error of the log, ends the suite; any other error is this trial's.
     except KestrelError:
         raise
     except Exception as error:  # noqa: BLE001
@@ -338,6 +340,7 @@ async def judge_run(run: Run, scenario: Scenario, trial: Trial) -> Judged:
     end = next(
         (record.event for record in reversed(trial.records) if isinstance(record.event, RunFinished)), None
     )
+    # Such a run has no answer that checks could judge.
     if end is not None and end.outcome in ("error", "cancelled"):
         return Judged(outcome="error", reason=end.reason or end.outcome)
     early = ended_early(trial.records)
@@ -382,15 +385,15 @@ def _by_scores(
     end: RunFinished, scores: Sequence[dict[str, Any]], at_least: float | None
 ) -> tuple[Outcome, str]:
     failed = failed_scores(scores)
-    told = failed_text((str(score["check"]), str(score["reason"])) for score in failed)
+    failures = failed_text((str(score["check"]), str(score["reason"])) for score in failed)
     ending = end.reason if end.finish else ""
     if at_least is not None:
         score = mean_score(scores)
         if not score < at_least - 1e-9:  # 2 / 3 written as .67 is not meant; nothing with weight is a pass
             return "pass", ending
         ending = "; ".join(filter(None, (ending, f"score {score:.3g}, needed {at_least:g}")))
-        return "fail", "; ".join(filter(None, (ending, told)))
-    return ("fail" if failed else "pass"), "; ".join(filter(None, (ending, told)))
+        return "fail", "; ".join(filter(None, (ending, failures)))
+    return ("fail" if failed else "pass"), "; ".join(filter(None, (ending, failures)))
 
 
 def hung_endpoint(records: Sequence[Record], end: RunFinished) -> str:

@@ -2,8 +2,8 @@
 request a line as collectors write it.
 
 Source: OpenTelemetry, Semantic conventions for generative AI (1.37 and later): `gen_ai.input.messages`,
-`gen_ai.output.messages`, `gen_ai.tool.call.*`. Instrumentations leave the messages out unless they are told
-to record content.
+`gen_ai.output.messages`, `gen_ai.tool.call.*`. Instrumentations leave the messages out unless they are set to
+record content.
 """
 
 from __future__ import annotations

@@ -205,6 +205,7 @@ def measure_judge(
     judged = [run for run in labels if run in verdicts and run in rows]
     said = {run: float(verdicts[run][0].value) for run in judged}
     met = {run: labels[run].value for run in judged}
+    # Trials that were likelier to be drawn stand for fewer others (Horvitz and Thompson).
     weight = {run: 1 / labels[run].probability for run in judged}
     cluster = {run: rows[run].scenario for run in rows}
 
@@ -274,6 +275,7 @@ def weighted_mean(
     """
     if not values:
         return NOTHING
+    # Weights are quotients of floats: those of one draw differ by rounding only.
     if share and max(weights) - min(weights) < 1e-12 and set(values) <= {0.0, 1.0}:
         return proportion_interval(values, clusters)
     mean, parts = _linear(values, weights)
@@ -296,6 +298,7 @@ def difference(
     """Return how much larger the weighted mean is inside a group than outside, cluster-robust; nothing where
     a side has fewer than two.
     """
+    # One value shows no spread.
     if min(sum(inside), len(inside) - sum(inside)) < 2:
         return NOTHING
     places = range(len(values))

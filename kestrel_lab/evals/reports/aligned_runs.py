@@ -97,7 +97,7 @@ class AlignedRuns(PartsView):
         first = self.alignment.first
         split = len(self.alignment.rows) if first is None else first
         heads = [
-            {"run": run.run, "told": _ended(run, trial)}
+            {"run": run.run, "ended": _ended(run, trial)}
             for run, trial in zip(self.runs, self.trials, strict=True)
         ]
         macros = template_macros(

@@ -279,9 +279,9 @@ def missed_recordings(rows: Sequence[EvalRow]) -> str:
     """Return which scenarios asked for what was not recorded, and what is different about it; the first few
     of them.
     """
-    told = [f"scenario {row.scenario}, epoch {row.epoch}: {row.unrecorded[0]}" for row in rows[:_MISSES]]
+    lines = [f"scenario {row.scenario}, epoch {row.epoch}: {row.unrecorded[0]}" for row in rows[:_MISSES]]
     return "; ".join(
-        [*told, *([f"and {format_count(len(rows) - _MISSES, 'more trial')}"] if len(rows) > _MISSES else [])]
+        [*lines, *([f"and {format_count(len(rows) - _MISSES, 'more trial')}"] if len(rows) > _MISSES else [])]
     )
 
 
@@ -409,9 +409,11 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]], alpha: flo
         ):
             turned = f"no verdict ({verdict}): {why}, which could turn it over: {_first_reason(records)}"
             return replace(made, why=turned)
-    if gate.metric == SUCCESS and (told := _by_labels(records, alpha))[1]:
+    if gate.metric == SUCCESS and (labelled := _by_labels(records, alpha))[1]:
         return replace(
-            made, verdict=verdict if told[0] else "inconclusive", why="; ".join(filter(None, [why, told[1]]))
+            made,
+            verdict=verdict if labelled[0] else "inconclusive",
+            why="; ".join(filter(None, [why, labelled[1]])),
         )
     if verdict == "inconclusive":
         epochs = Counter(record["scenario"] for record in records)

@@ -201,6 +201,7 @@ def stored_calibrations(
                 )
             )
     enough = {config: trials for config, trials in judged.items() if len(trials) >= FEWEST}
+    # Where no configuration has enough trials, the first one raises the error that says so.
     made = {config: measure_calibration(trials, config) for config, trials in (enough or judged).items()}
     left = sorted(judged.keys() - enough.keys())
     few = (
@@ -222,6 +223,7 @@ def keep_calibrations(lab: Services, found: Reliability) -> list[str]:
     for config, trials in found.judged.items():
         for source in dict.fromkeys(each.source for each in trials):
             mine = [each for each in trials if each.source == source]
+            # Of configurations with the same model the one with most trials is kept.
             if len(mine) >= max(FEWEST, len(best.get(source, ("", []))[1])):
                 best[source] = config, mine
     kept = []

@@ -133,16 +133,17 @@ async def rescore_trials(
         store_scores(lab.store, new, row.id, judge.suite_hash)
         made.append(new)
         if new.outcome != row.outcome:
-            told = {
+            about = {
                 "scenario": row.scenario,
                 "config": row.config,
                 "epoch": row.epoch,
                 "before": row.outcome,
                 "after": new.outcome,
             }
-            changes.append({**told, "reason": new.reason or row.reason, "run": row.run})
+            changes.append({**about, "reason": new.reason or row.reason, "run": row.run})
     lab.store.flush()
     result = EvalResult(
+        # As many epochs as are stored, whatever number the suite has now.
         suite=chosen.model_copy(update={"epochs": max((row.epoch for row in made), default=1)}),
         rows=tuple(made),
         store=lab.store,
@@ -216,10 +217,12 @@ def stored_commit(lab: Services, suite: Suite, commit: str | None) -> str:
         raise UsageError(
             f"no trials of suite {suite.name!r} are stored in {lab.home}: run it first (kestrel eval run)"
         )
+    # The beginning of a stored hash counts before names that only git knows.
     fits = [sha for sha in known if commit is None or (commit and sha.startswith(commit))]
     if not fits and commit and suite.root is not None:
-        with suppress(UsageError):  # what git does not know is told below
+        with suppress(UsageError):  # what git does not know is reported below
             meant = run_blocking(commit_of(suite.root, commit))
+            # Trials of the commit itself before those of uncommitted changes on top of it.
             fits = [sha for sha in known if sha == meant] or [sha for sha in known if sha.startswith(meant)]
     if not fits:
         names = ", ".join(sha[:10] or "(no commit)" for sha in known[:5])
@@ -241,6 +244,7 @@ def _no_longer(row: EvalRow, scenario: Scenario, records: Sequence[Record]) -> s
     if not records:
         return "the log of the run is not in this store"
     task = row.result.get("task")
+    # Trials of earlier versions have no hash of their task.
     if task is None:
         started = records[0].event
         return (
@@ -296,6 +300,7 @@ class Judge:
             goal=scenario.goal,
             answer=end.answer if end else "",
             records=tuple(records),
+            # Checks that read files are not run where the folder was not kept, see `_missing_needs`.
             workspace=folder or Path("/nonexistent"),
             expected=scenario.expected,
             function=self._function,
@@ -318,11 +323,11 @@ class Judge:
                 except CheckError as error:
                     missing.append(str(error))
                 continue
-            told = f"{check.label} {_NEEDS.format(needs)}"
+            needed = f"{check.label} {_NEEDS.format(needs)}"
             if (before := _old_score(check, old)) is None:
-                missing.append(f"{told}, and there is no earlier score of it: run it again")
+                missing.append(f"{needed}, and there is no earlier score of it: run it again")
             else:
-                needing.append(f"{told}; its old score stands")
+                needing.append(f"{needed}; its old score stands")
                 scores.append({**before, "kept": True})
         outcome, reason = _outcome(row, records, scores, missing, scenario.at_least)
         scores = [score for score in scores if not (early and score["passed"])]
@@ -335,6 +340,7 @@ class Judge:
             row,
             result=result,
             metrics=row.metrics | own,
+            # Without a key `reuse` never takes it: some of its scores are old.
             key="" if needing or missing else _key(row, scenario),
         ), needing
 
@@ -346,7 +352,7 @@ async def replay_environment(environment: Environment, records: Sequence[Record]
     context = ToolContext(workspace=Workspace(Path.cwd(), read_only=True))
     for record in records:
         if isinstance(record.event, ToolCalled) and (tool := tools.get(record.event.tool)) is not None:
-            with suppress(Exception):  # a tool's error is what the model was told, and changes nothing more
+            with suppress(Exception):  # the model was answered with the error, which changes nothing more
                 await tool.run(tool.validate(record.event.args), context)
     return opened
 

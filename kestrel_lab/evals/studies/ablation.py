@@ -240,8 +240,8 @@ class _Trials:
 
     def _progress(self, reporter: Reporter | None, total: int, found: Sequence[EvalRow]) -> EvalProgress:
         # A board of trials would have hundreds of columns: the reporter is called for the numbers alone.
-        told = None if reporter is None else partial(reporter)
-        return EvalProgress(told, total, found, supervisor=self.lab.supervisor)
+        shown = None if reporter is None else partial(reporter)
+        return EvalProgress(shown, total, found, supervisor=self.lab.supervisor)
 
     async def _make(self, pairs: Sequence[tuple[TrialRequest, TrialRequest]], progress: EvalProgress) -> None:
         for pair in pairs:
