@@ -245,7 +245,7 @@ async def run_trial(
         # A sub-agent, a verifier or a fallback may go on without an answer; what it did then is no replay.
         judged = replace(judged, outcome="error", reason=missing[0])
     own, unusable = own_metrics(records, ready.suite.metrics)
-    measured = measure_run(records) | own
+    measured = measure_run(records, None if run.ctx is None else run.ctx.state.meter) | own
     if unusable:
         judged = replace(judged, outcome="error", reason="; ".join(filter(None, [judged.reason, *unusable])))
     return EvalRow(
