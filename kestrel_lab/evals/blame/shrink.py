@@ -6,9 +6,9 @@ own in a throw-away folder, and counts only if it fails as the run did: the same
 fails where none did before. Otherwise the least failure would be an agent without its tools.
 
 Replays pass and fail by chance, and a whole one is dear. So all that seems needless is left out at once.
-Where turns are needed, the last one is searched among beginnings of the history, whose replays make only the rest
-anew; what a blame has paid for counts. Every further part that is needed costs one more such search. What is
-found has to fail in enough replays of its own.
+Where turns are needed, the last one is searched among beginnings of the history, whose replays make only the
+rest anew; what a blame has paid for counts. Every further part that is needed costs one more such search.
+What is found has to fail in enough replays of its own.
 """
 
 from __future__ import annotations
