@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from kestrel_lab.answers.output_types import OutputForm, T
     from kestrel_lab.evals.commits.compare import Comparison
-    from kestrel_lab.evals.commits.sequential_compare import Design
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.runtime.conversation import Chat
@@ -355,8 +354,7 @@ class Lab(Services):
         """
         from kestrel_lab.evals.execution.runner import run_suite
 
-        if options.get("reporter") is None and self.surroundings is not None:
-            options["reporter"] = self.surroundings.reporter()
+        options["reporter"] = self.reporter(options.get("reporter"))
         if cluster is not None:
             from kestrel_lab.evals.execution.dask_cluster import on_cluster
 
@@ -372,7 +370,6 @@ class Lab(Services):
         head: str = "HEAD",
         *,
         suite: str | Path,
-        design: Design | None = None,
         **options: Unpack[CompareOptions],
     ) -> Comparison:
         """Run a suite at two commits, as far as results are not stored, and compare them.
@@ -391,7 +388,7 @@ class Lab(Services):
         """
         from kestrel_lab.evals.commits.compare import compare_commits
 
-        return await compare_commits(self, base, head, suite=suite, design=design, **options)
+        return await compare_commits(self, base, head, suite=suite, **options)
 
     compare_sync = blocking_twin(compare)
 

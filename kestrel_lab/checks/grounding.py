@@ -127,14 +127,14 @@ class Faithful:
         value = verdicts.count("entailed") / len(verdicts)
         worst = next((word for word in ("contradicted", "neither") if word in verdicts), "")
         passed = value >= self.share and worst != "contradicted"
-        told = (
+        reason = (
             f"{verdicts.count('entailed')} of {len(verdicts)} supported; {worst}: "
             f"{backed[verdicts.index(worst)].text}"
             if worst
             else ""
         )
         return Score(
-            check=self.label, passed=passed, value=value, reason="" if passed else one_line(told, 300)
+            check=self.label, passed=passed, value=value, reason="" if passed else one_line(reason, 300)
         )
 
 
@@ -152,8 +152,8 @@ class AnswerCites(LogCheck):
     """The answer names the sources: paths, addresses or other names, letter by letter.
 
     A name inside a longer one does not count: `app.py` is not cited by `src/app.py` or `app.pyc`; a place in
-    it, `app.py:12`, does. With `seen`, a source counts only if a tool of the run was called with it or told
-    of it: the others can only be guessed.
+    it, `app.py:12`, does. With `seen`, a source counts only if a tool of the run was called with it or named
+    it: the others can only be guessed.
     """
 
     sources: tuple[str, ...]
@@ -182,14 +182,14 @@ class AnswerCites(LogCheck):
         )
         found = len(self.sources) - len(missing) - len(unseen)
         passed = found > 0 if self.mode == "any" else found == len(self.sources)
-        told = [f"not cited: {', '.join(missing)}"] if missing else []
-        told += [f"cited, but in no call: {', '.join(unseen)}"] if unseen else []
+        problems = [f"not cited: {', '.join(missing)}"] if missing else []
+        problems += [f"cited, but in no call: {', '.join(unseen)}"] if unseen else []
         value = 1.0 if passed else found / len(self.sources)
         return Score(
             check=self.label,
             passed=passed,
             value=value,
-            reason="" if passed else one_line("; ".join(told), 200),
+            reason="" if passed else one_line("; ".join(problems), 200),
         )
 
 

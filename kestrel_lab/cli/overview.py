@@ -14,10 +14,7 @@ from typer.core import TyperGroup
 from kestrel_lab.cli.slow_start import told_when_slow
 from kestrel_lab.host.version import __version__
 
-_LOADING: Final = (
-    "loading kestrel_lab: a start without bytecode of it, as the first one, compiles all of its code "
-    "and takes several times as long"
-)
+_LOADING: Final = "loading kestrel_lab; the first start compiles it and takes longest"
 START: Final = f"""\
 kestrel_lab {__version__}: run LLM agents on a goal, watch and approve what they do, and measure them.
 

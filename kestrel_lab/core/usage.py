@@ -37,6 +37,8 @@ from kestrel_lab.core.run_types import RunStatus
 
 E = TypeVar("E")
 _SESSION_BEGINS = (RunResumed, RunForked)
+_UNMETERED: set[type] = set()
+"""Types of events of which only the time counts, as `UsageMeter.take` found out."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -86,9 +88,12 @@ class UsageMeter:
             self.waiting_s += until - last
         else:
             paused = min(until, self.idle_until) - last if self.idle_until > last else 0.0
-            paused = max(paused, min(_previewing(event), until - last))
+            if type(event) in _PREVIEWS:
+                paused = max(paused, min(_previewing(event), until - last))
             self.idle_s += paused
             self.working_s += until - last - paused
+        if type(event) in _UNMETERED:
+            return
         match event:
             case ModelCalled():
                 self.turns += 1
@@ -113,6 +118,8 @@ class UsageMeter:
                 self.questions.clear()
                 self.turns -= len(self.asking)
                 self.asking.clear()
+            case _:  # no case above has a condition beside the type, so this holds for all of the type
+                _UNMETERED.add(type(event))
 
     def _model_answered(self, event: ModelAnswered, at: float) -> None:
         self.asking.discard(event.step)
@@ -138,6 +145,9 @@ class UsageMeter:
             unpriced=int(event.cost_usd is None and event.error is None),
             unmetered=int(not event.metered),
         )
+
+
+_PREVIEWS = (KernelPreviewed, ApprovalAsked)
 
 
 def _previewing(event: Event) -> float:

@@ -16,6 +16,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import plain_number
 from kestrel_lab.core.usage import (
     MeteredRecords,
+    UsageMeter,
     events_of_type,
     usage_of_run,
     waiting_time,
@@ -293,12 +294,15 @@ METRICS: Final[dict[str, Metric]] = {
 """Every metric by its name, which is its column in a frame. A new one is a function and a line above."""
 
 
-def measure_run(records: Records) -> dict[str, float]:
+def measure_run(records: Records, meter: UsageMeter | None = None) -> dict[str, float]:
     """Return the metrics of a run in the order of `METRICS`; those that the run has no value of are left out.
 
-    Behind them `concerns:KIND` for each kind, where the answer was reviewed.
+    Behind them `concerns:KIND` for each kind, where the answer was reviewed. `meter` is that of the run's
+    state, where somebody has it: it is summed from the records otherwise.
     """
     records = MeteredRecords(records)
+    if meter is not None:
+        records.meter = meter
     measured = {name: float(metric.function(records)) for name, metric in METRICS.items()} | concern_kinds(
         records
     )

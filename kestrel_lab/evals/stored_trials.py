@@ -85,6 +85,11 @@ class EvalRow:
         return list(self.result.get("unrecorded", ()))
 
     @property
+    def ended_early(self) -> bool:
+        """Whether its run was ended because its checks could not pass any more."""
+        return bool(self.result.get("ended_early"))
+
+    @property
     def conversation(self) -> str:
         """The digest of what its models were asked and answered; empty where a real model answered."""
         return str(self.result.get("conversation", ""))

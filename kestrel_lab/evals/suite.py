@@ -396,6 +396,11 @@ class Suite(Declared):
     """How often a trial that broke is made again; one that failed is not."""
     count_errors: CountErrors = "fail"
     """Whether a trial that broke counts as failed or is left out of rates; its number is shown either way."""
+    early_stopping: bool = False
+    """Whether a trial ends as soon as its checks cannot pass any more: a tool was called that may not be, or
+    more often than it may, or a bound on turns, cost, tokens or time is passed. Its verdict is that of the
+    whole trial, its amounts are not.
+    """
     instructions: str = ""
     """Instructions for the model, added to the usual ones."""
     instructions_from: str = ""
@@ -565,7 +570,9 @@ class Suite(Declared):
         )
         only_here = sorted(name for name in self.guidance_paths if not is_guidance(PurePosixPath(name)))
         removed: dict[str, Json] = {"guidance": list(only_here)} if only_here else {}
-        return own | ({"grader": self.grader} if self.grader else {}) | taped | removed
+        # What a trial cost, and what it did, is only of equal ones the same.
+        cut: dict[str, Json] = {"early_stopping": True} if self.early_stopping else {}
+        return own | ({"grader": self.grader} if self.grader else {}) | taped | removed | cut
 
     @property
     def guidance_paths(self) -> frozenset[str]:

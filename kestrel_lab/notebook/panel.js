@@ -235,10 +235,11 @@ function callRow(tools) {
   const danger = make("span", "kst-badge"), took = make("span", "kst-took"), preview = make("div", "kst-preview kst-soft");
   const args = make("dl"), resultLabel = make("div", "kst-label", "Output"), result = block(""), diff = block(""), note = make("div", "kst-note kst-soft");
   const code = make("div", "kst-md kst-code"), figures = make("div", "kst-figures");
-  const inside = make("span", "kst-soft"), step = make("span", "kst-step kst-soft");
+  const inside = make("span", "kst-soft"), step = make("span", "kst-step kst-soft"), blamed = make("span", "kst-badge kst-blamed");
+  blamed.hidden = true;
   diff.classList.add("kst-diff");
   diff.hidden = true;
-  summary.append(mark, inside, tool, line, danger, step, took, preview);
+  summary.append(mark, inside, tool, line, blamed, danger, step, took, preview);
   const table = make("table", "kst-table"), asText = make("details", "kst-all");
   asText.append(make("summary", "", "as text"));
   table.hidden = asText.hidden = true;
@@ -278,7 +279,12 @@ function callRow(tools) {
       }
       if (c.diff !== undefined) showDiff(diff, c.diff);
       if (c.preview !== undefined) put(preview, c.preview);
-      if (c.note !== undefined) put(note, c.note);
+      if (c.note !== undefined) {
+        put(note, c.note);
+        const named = c.note.startsWith("▶");
+        put(blamed, named ? c.note.split(" · ")[0] : "");
+        blamed.hidden = !named;
+      }
       if (c.undo !== undefined) {
         summary.querySelectorAll(".kst-undo, .kst-problem").forEach(node => node.remove());
         if (c.undo && tools?.undo) summary.append(undoButton(c.undo, tools.undo));

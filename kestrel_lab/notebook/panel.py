@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, RunScanned
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.host.user import user_name
@@ -126,6 +126,7 @@ class Panel:
         self._lock = threading.Lock()
         self._refused: set[str] = set()
         self._run: Run | None = None
+        self._blamed: RunScanned | None = None
         self._undoing: set[asyncio.Task[None]] = set()
         self._widget.on_msg(self._message)
         self._handle: Place | None = place
@@ -171,17 +172,22 @@ class Panel:
         self._say_still()
 
     def look_again(self) -> None:
-        """Mark in the picture which citations have changed since; does nothing if none has."""
+        """Mark in the picture which citations have changed since, and what was blamed since; does nothing if
+        there is nothing new.
+        """
         if not self._open and self._handle is not None and self._mark():
             self._put_still()
 
     def _mark(self) -> bool:
-        """Mark the claims of the answer by their evidence as it is now; returns whether that changed any."""
-        return (
-            self._run is not None
-            and self.view.cites
-            and bool(self.view.mark(self._run.report.evidence.claims))
-        )
+        """Mark the claims of the answer by their evidence as it is now, and the turns that a blame names;
+        returns whether that changed any.
+        """
+        if self._run is None:
+            return False
+        blamed = self._run.report.blamed if self.view.done else None
+        marked = blamed is not None and blamed != self._blamed and bool(self.view.apply(blamed))
+        self._blamed = blamed
+        return (self.view.cites and bool(self.view.mark(self._run.report.evidence.claims))) or marked
 
     def bundle(self) -> dict[str, str]:
         """The static picture, below those of the earlier turns."""

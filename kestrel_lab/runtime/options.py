@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -250,12 +251,14 @@ class Flag:
     """How an option is written on the command line."""
 
     name: str = ""
-    """`--cost`; by default made from the option's name."""
+    """`--cost`; by default made from the option's name. A short form may follow: `--cost -c`."""
     metavar: str = ""
     kind: Any = str
     """The type of its value. A `list[str]` is written several times."""
     parse: Callable[[Any], Any] | None = None
     """Makes the option's value of it; by default it is the value."""
+    least: int | None = None
+    """The smallest number that it may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -778,13 +781,15 @@ class LimitOptions(TypedDict, total=False):
     ]
 
 
-def table(options: type[Any]) -> dict[str, Opt]:
+@functools.cache
+def table(options: type[Any]) -> Mapping[str, Opt]:
     """Return the options of a table by name, in order."""
-    return {
+    named = {
         name: kind.__metadata__[0]
         for name, kind in options.__annotations__.items()
         if hasattr(kind, "__metadata__")
     }
+    return MappingProxyType(named)
 
 
 LIMITS: Final = tuple(LimitOptions.__annotations__)
@@ -929,25 +934,12 @@ def check_options(call: Callable[P, T]) -> Callable[P, T]:
     return _refuse_unknown(call, known)
 
 
-def takes_options(options: type[Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Check the keyword arguments `**options` of a function against a table, a TypedDict or a dataclass, and
+def takes_options(*tables: type[Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Check the keyword arguments `**options` of a function against tables, TypedDicts or dataclasses, and
     show them to `help` and completion, with their defaults.
     """
-    names, known = options.__annotations__, table(options)
-    if is_dataclass(options):
-        defaults = {one.name: one.default for one in fields(options) if one.default is not MISSING}
-    else:
-        own = fill(LabOptions if options is LabKeywords else options, {}) if known else {}
-        defaults = {name: own.get(name) for name in names}
-    shown = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=defaults.get(name, inspect.Parameter.empty),
-            annotation=_shown_type(kind, defaults.get(name, "")) if name in known else kind,
-        )
-        for name, kind in names.items()
-    ]
+    shown = [one for options in tables for one in _parameters(options)]
+    names = [one.name for one in shown]
 
     def decorate(call: Callable[P, T]) -> Callable[P, T]:
         signature = inspect.signature(call)
@@ -957,6 +949,36 @@ def takes_options(options: type[Any]) -> Callable[[Callable[P, T]], Callable[P, 
         return wrapped
 
     return decorate
+
+
+def _parameters(options: type[Any]) -> list[inspect.Parameter]:
+    """Return the options of a table as parameters, with their defaults."""
+    known = table(options)
+    if is_dataclass(options):
+        kinds = {one.name: one.type for one in fields(options)}
+        defaults = {one.name: one.default for one in fields(options) if one.default is not MISSING}
+    else:
+        kinds = options.__annotations__
+        own = fill(LabOptions if options is LabKeywords else options, {}) if known else {}
+        defaults = {name: own.get(name) for name in kinds}
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(name, inspect.Parameter.empty),
+            annotation=_shown_type(kind, defaults.get(name, "")) if name in known else kind,
+        )
+        for name, kind in kinds.items()
+    ]
+
+
+def take_options(options: type[T], given: dict[str, Any]) -> T:
+    """Take the options of a dataclass out of what was `given`, and return them as one."""
+    return options(**{name: given.pop(name) for name in _field_names(options) if name in given})
+
+
+def _field_names(options: Any) -> list[str]:
+    return [one.name for one in fields(options)]
 
 
 def _shown_type(kind: Any, default: object) -> Any:

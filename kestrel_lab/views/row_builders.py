@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from kestrel_lab.core.calls import PREVIEWING, format_count
 from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.events import union as e
+from kestrel_lab.core.events.labels import BLAME
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import TERMINAL, RunStatus
 from kestrel_lab.core.sanitize import sanitize_text
@@ -65,6 +66,28 @@ def _macro_around(view: RunView, call: str) -> str:
 def notice_row(view: RunView, level: str, text: str) -> Change:
     """A line of its own."""
     return added_row(view, NoticeRow(id="", level=level, text=formatting.sanitize_short(text, 500)))
+
+
+def show_blame(view: RunView, event: e.RunScanned) -> list[Change]:
+    """Mark the turns that a blame names, in the place of those that an earlier one named."""
+    changes = [view.rows[name].change(note=note) for name, note in view.blamed.items()]
+    view.blamed.clear()
+    found = [one for one in event.findings if one.get("scanner") == BLAME]
+    for one in found:
+        mark = f"▶ decisive ({100 * float(cast('float', one.get('value', 0))):.0f} %)"
+        for call in cast("list[str]", one.get("calls") or []):
+            for name in (text_id(view, call), f"c:{call}"):
+                if isinstance(row := view.rows.get(name), TextRow | CallRow):
+                    view.blamed[name] = row.note
+                    changes.append(row.change(note=" · ".join(filter(None, (mark, row.note)))))
+    said = [formatting.sanitize_short(str(one.get("text", "")), 500) for one in found]
+    row = NoticeRow(id=BLAME, level="", text="Re-runs blame", items=said)
+    if not said and BLAME not in view.rows:
+        return changes
+    if not said:
+        row.text = "Re-runs blame no step any more"
+    view.rows[BLAME] = row
+    return [*changes, row.whole()]
 
 
 def task_row(view: RunView, event: e.TaskChanged) -> Change:

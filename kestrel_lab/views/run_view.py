@@ -14,6 +14,7 @@ from typing import cast
 from kestrel_lab.core.citations import citations_in
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.events.actions import ActionLog
+from kestrel_lab.core.events.labels import BLAME
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import INTERRUPTED, TERMINAL, RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line, overwrite_lines, sanitize_text
@@ -77,6 +78,8 @@ class RunView:
     """What the run did so far."""
     timed: bool = True
     """Whether the seconds of calls are known; those of an imported run need not be."""
+    blamed: dict[str, str] = field(default_factory=dict)
+    """What rows that a blame marks said before, by their ids."""
     left: str = ""
     """The state in which work on it was broken off; empty while somebody works on it."""
     read_image: ReadImage = _unread
@@ -232,6 +235,8 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # one cas
             ]
         case e.RunFinished():
             return _finished(view, event, at)
+        case e.RunScanned() if BLAME in event.scanners:
+            return row_builders.show_blame(view, event)
         case _:
             notice = notices.notice_of(event)
             return [] if notice is None else [row_builders.added_row(view, notice)]
@@ -442,7 +447,7 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     note = _GIVEN if event.given else "cached" if event.cached else row.note
     text, diff = split_diff(event.text)
     preview = " · ".join(
-        part for part in (one_line(text[:2_000], 160), diff_stat(diff) if diff else "") if part
+        part for part in (formatting.opening_line(text), diff_stat(diff) if diff else "") if part
     )
     if event.whole:
         note = " · ".join(

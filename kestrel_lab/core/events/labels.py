@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from msgspec import field
 
@@ -81,6 +81,10 @@ class TrialJudged(Annotation, frozen=True, kw_only=True):
     """Whether it was shown rubric, goal and answer in the reverse order."""
 
 
+BLAME: Final = "blame"
+"""As a scanner, what re-runs of forks show of a failed run; it is no measure of a suite."""
+
+
 class RunScanned(Annotation, frozen=True, kw_only=True):
     """Scanners looked through the run; of each scanner and version the newest counts."""
 
@@ -90,7 +94,9 @@ class RunScanned(Annotation, frozen=True, kw_only=True):
     upto: int
     """The number of the last event of the run that they saw."""
     findings: list[dict[str, Json]] = field(default_factory=list)
-    """What they found: `scanner`, `text` (a sentence), `events` (ids) and `value` each."""
+    """What they found: `scanner`, `text` (a sentence), `events` (ids) and `value` each; of a blame also
+    `calls`, the model's and the tools' of a turn, which are shown marked.
+    """
     failed: dict[str, str] = field(default_factory=dict)
     """Why scanners came to no end, by their names."""
     rubrics: dict[str, str] = field(default_factory=dict)

@@ -220,19 +220,19 @@ class OpenInstances:
 
 
 def _single(version: str, category: str, entry: dict[str, Any], answer: list[Any]) -> Scenario:
-    told = {
+    texts = {
         role: [one["content"] for one in entry["question"][0] if one["role"] == role]
         for role in ("system", "user")
     }
     functions = tuple(entry["function"])
     return Scenario(
         id=entry["id"],
-        goal="\n\n".join(told["user"]),
+        goal="\n\n".join(texts["user"]),
         checks=(CallsMatch(category=category),),
         family=category,
         expected={"functions": list(functions), "answer": answer},
         environment=FunctionsNoted(
-            functions=functions, version=version, instructions="\n\n".join(told["system"])
+            functions=functions, version=version, instructions="\n\n".join(texts["system"])
         ),
     )
 

@@ -44,13 +44,12 @@ async def compare_commits(
     head: str,
     *,
     suite: str | Path,
-    design: Design | None = None,
     **options: Unpack[CompareOptions],
 ) -> Comparison:
     """Run the suite file against the code of two commits and compare what comes out; see
     `Evaluations.compare`.
     """
-    reporter, margin = options.get("reporter"), options.get("margin", 0.05)
+    reporter, margin, design = options.get("reporter"), options.get("margin", 0.05), options.get("design")
     own_suite, alone = options.get("own_suite", False), options.get("alone", False)
     place = suite_with_parts(
         lab,
@@ -90,7 +89,7 @@ async def compare_commits(
         await run_interleaved(lab, place, works, reporter, strict=True)
         sides = [_without_unrecorded(works[0].side()), works[1].side()]
     missing = ""
-    if alone and not sides[0].rows and works[0].rows:
+    if alone and not sides[0].rows and works[0].made:
         missing = f"the recordings of {sides[0].title} have nothing of what this suite asks"
     return Comparison(
         suite=place.suite,
@@ -157,7 +156,7 @@ async def _commits_in_turns(
         margin=design.matters,
         store=lab.store,
         sequence=sequence,
-        told=(f"{sequence.headline}.",),
+        run_notes=(f"{sequence.headline}.",),
     )
 
 
@@ -210,7 +209,7 @@ async def compare_configs_in_turns(
     return replace(
         compare_configs(used, base, head, margin=design.matters),
         sequence=sequence,
-        told=(*found.run_notes(), f"{sequence.headline}."),
+        run_notes=(*found.run_notes(), f"{sequence.headline}."),
     )
 
 
@@ -231,12 +230,12 @@ def _without_unrecorded(side: Side) -> Side:
     code.
     """
     missed = [row for row in side.rows if row.unrecorded]
-    told = {
+    why = {
         row.scenario: f"it is not in the recordings of this commit ({row.unrecorded[0]})"
         for row in reversed(missed)
     }
     return replace(
-        side, rows=tuple(row for row in side.rows if not row.unrecorded), skipped={**side.skipped, **told}
+        side, rows=tuple(row for row in side.rows if not row.unrecorded), skipped={**side.skipped, **why}
     )
 
 
@@ -273,7 +272,7 @@ def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin
         head=after,
         margin=margin,
         store=result.store,
-        told=result.run_notes(),
+        run_notes=result.run_notes(),
     )
 
 

@@ -96,7 +96,7 @@ class Comparison(ResultView):
     """Whether both commits have the same files, so that their trials are of the same code."""
     no_base: str = ""
     """Why there is nothing to compare with; empty where there is."""
-    told: tuple[str, ...] = ()
+    run_notes: tuple[str, ...] = ()
     """How the trials were made."""
     sequence: SequentialRun | None = None
     """The looks that decided it, where trials were made in turns until one did."""
@@ -112,11 +112,10 @@ class Comparison(ResultView):
         with fewer than six, of `these scenarios`; `test`, where p is from; `note`, why there is no verdict,
         where there can be none.
         """
-        told = self._differences.items()
         return unit_frame(
             [
                 {"config": config, "model_kind": self._kinds[config], "metric": key, **_record(d)}
-                for (config, key), d in told
+                for (config, key), d in self._differences.items()
             ]
         )
 
@@ -127,11 +126,10 @@ class Comparison(ResultView):
         Asked together, apart from the questions of `frame`: they tell where a change is, and no gate depends
         on them.
         """
-        told = self._by_family.items()
         return unit_frame(
             [
                 {"config": config, "family": key, "model_kind": self._kinds[config], **_record(d)}
-                for (config, key), d in told
+                for (config, key), d in self._by_family.items()
             ]
         )
 
@@ -171,7 +169,7 @@ class Comparison(ResultView):
                 columns=[*columns.values()],
                 pairs=[] if self.no_base else pairs,
             )
-            return write_page(path, trials, trials.index(self._title, **self._told_by_page()))
+            return write_page(path, trials, trials.index(self._title, **self._page_parts()))
 
     @property
     def _sides(self) -> tuple[Side, Side]:
@@ -182,20 +180,20 @@ class Comparison(ResultView):
         title = side.title.removesuffix(f" ({self._kinds[config]})")
         return title if len(self._kinds) == 1 else f"{config} · {title}"
 
-    def _told_by_page(self) -> dict[str, Any]:
+    def _page_parts(self) -> dict[str, Any]:
         """Return what the page says of a comparison in place of what it says of a suite."""
         tables: list[Any] = [["Differences", shown_table(self.table())]] if self._differences else []
         if len({family for _, family in self._by_family}) > 1:
             tables.append(["Success rate by family", shown_table(self._cells("family", self._by_family))])
         if self.suite.gates:
             tables.append(gate_table(self.gates()))
-        told: dict[str, Any] = {
+        page: dict[str, Any] = {
             "tables": tables,
             "notes": [*map(sanitize_text, self._notes())],
         }
         if self.no_base:
-            return told
-        return told | {
+            return page
+        return page | {
             "verdict": sanitize_text(self.sentence),
             "tone": VERDICT_TONES[self.verdict],
             "plots": [*self._plots()],
@@ -238,8 +236,9 @@ class Comparison(ResultView):
         """The change of the success rate by configuration, named with the kind of model; empty without a
         base.
         """
-        told = self._differences.items()
-        return {self._label(config): d for (config, metric), d in told if metric == PRIMARY}
+        return {
+            self._label(config): d for (config, metric), d in self._differences.items() if metric == PRIMARY
+        }
 
     @property
     def sentence(self) -> str:
@@ -385,7 +384,7 @@ class Comparison(ResultView):
     def _differences(self) -> dict[tuple[str, str], Difference]:
         if self.no_base:
             return {}
-        found = compare_rows(self.suite, *self._rows, margin=self.margin, same_files=self.same_files)
+        found = compare_rows(self.suite, self._rows, margin=self.margin, same_files=self.same_files)
         if self.sequence is None:
             return found
         return {
@@ -398,7 +397,7 @@ class Comparison(ResultView):
         if self.no_base or self.sequence is not None:
             return {}
         return compare_families(
-            self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files
+            self.suite, (self.base.rows, self.head.rows), margin=self.margin, same_files=self.same_files
         )
 
     @cached_property
@@ -473,22 +472,22 @@ class Comparison(ResultView):
                 )
             for scenario, why in side.skipped.items():
                 yield f"{side.title}: scenario {scenario} is left out: {why}"
-        told = by_construction(self._differences.values())
-        if SAME_FILES in told:
+        same = by_construction(self._differences.values())
+        if SAME_FILES in same:
             yield (
                 f"{self.base.title} and {self.head.title} have the same files, so there is no "
                 "difference; the trials count for both"
             )
-        elif SAME_CONVERSATIONS in told:
+        elif SAME_CONVERSATIONS in same:
             yield (
                 "Scripts or recordings were asked the same and answered the same on both sides, so "
                 "there is no difference; no chance is involved"
             )
-        yield from self.told
+        yield from self.run_notes
         notes = [(metric, d.note) for (_, metric), d in self._differences.items() if d.note]
         for note in dict.fromkeys(note for _, note in notes):
             yield f"{', '.join(dict.fromkeys(metric for metric, why in notes if why == note))}: {note}."
-        yield from () if told else _unit_notes(self._differences.values())
+        yield from () if same else _unit_notes(self._differences.values())
         yield from self._label_notes()
 
     def _label_notes(self) -> Iterable[str]:
@@ -517,14 +516,13 @@ def _unit_notes(differences: Iterable[Difference]) -> Iterable[str]:
 
 def _record(d: Difference) -> dict[str, Any]:
     names = ("p", "p_holm", "verdict", "mde", "scenarios", "lower", "higher", "scope", "test", "note")
-    told = {name: getattr(d, name) for name in names}
     return {
         "base": d.base,
         "head": d.head,
         "difference": d.interval.mean,
         "low": d.interval.low,
         "high": d.interval.high,
-        **told,
+        **{name: getattr(d, name) for name in names},
     }
 
 

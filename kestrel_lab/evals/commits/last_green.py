@@ -79,5 +79,5 @@ def _comparable(stored: Sequence[EvalRow], now: Sequence[EvalRow]) -> dict[str, 
 
 def _parts(row: EvalRow) -> list[Any]:
     identity = row.result.get("identity")
-    told = identity if isinstance(identity, dict) else {}
-    return [told.get(part) for part in _SAME]
+    parts = identity if isinstance(identity, dict) else {}
+    return [parts.get(part) for part in _SAME]

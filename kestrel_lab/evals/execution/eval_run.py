@@ -65,10 +65,10 @@ class EvalRun:
 
     def mark(self, row: EvalRow) -> EvalRow:
         """Return `row` as one of this eval run."""
-        told: dict[str, Json] = {"id": self.id, "of": self.of, "by": self.by}
+        sitting: dict[str, Json] = {"id": self.id, "of": self.of, "by": self.by}
         if self.also:
-            told["also"] = [*self.also]
-        return replace(row, result={**row.result, "sitting": told})
+            sitting["also"] = [*self.also]
+        return replace(row, result={**row.result, "sitting": sitting})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,5 +175,5 @@ def resumed_trials(
 
 def eval_run_of(row: EvalRow) -> str:
     """Return the id of the eval run that a trial belongs to; empty where another tool stored it."""
-    told = row.result.get("sitting")
-    return str(told["id"]) if isinstance(told, dict) else ""
+    sitting = row.result.get("sitting")
+    return str(sitting["id"]) if isinstance(sitting, dict) else ""

@@ -154,7 +154,7 @@ def slowdowns_since(supervisor: RuntimeSupervisor, before: dict[str, tuple[int, 
     """Return a sentence for each endpoint that asked to slow down since `rate_limit_counts` returned
     `before`.
     """
-    told = []
+    lines = []
     for endpoint in supervisor.watched:
         was = before.get(endpoint.name, (0, 0))
         throttle = endpoint.turns.throttle
@@ -164,8 +164,8 @@ def slowdowns_since(supervisor: RuntimeSupervisor, before: dict[str, tuple[int, 
                 "once" if cuts == 1 else f"{cuts} times",
                 "1 call" if refused == 1 else f"{format_count(refused, 'call')}",
             )
-            told.append(
+            lines.append(
                 f"{endpoint.name} asked to slow down {times} and refused {calls}; at the end "
                 f"{throttle.width} at once"
             )
-    return told
+    return lines

@@ -233,8 +233,8 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
         """Decide the suite's gates; the verdict is `broken` when it declares none."""
         if self.decided is not None:
             return self.decided
-        told = gates_out_of_reach(self.suite)  # the decisions say so of each
-        notes = tuple(line for line in self.lines() if line not in told)
+        of_gates = gates_out_of_reach(self.suite)  # the decisions say so of each
+        notes = tuple(line for line in self.lines() if line not in of_gates)
         return GateReport(
             suite=self.suite.name, decisions=decide_gates(self.suite, self._labelled()), notes=notes
         )

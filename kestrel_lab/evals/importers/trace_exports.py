@@ -32,14 +32,20 @@ _LANGCHAIN_ROLES: Final = {"human": "user", "ai": "assistant", "chat": "user", "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Span:
-    """A call of a model or of a tool, as messages of a chat."""
+class TracedOperation:
+    """What spans of all formats have; times are in seconds, `None` where they are not recorded."""
 
     trace: str
     id: str
     began: float | None
     ended: float | None
     error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Span(TracedOperation):
+    """A call of a model or of a tool, as messages of a chat."""
+
     tool: str = ""
     """The tool that was called; empty for a model."""
     call: str = ""
@@ -489,14 +495,15 @@ def read_langsmith_page(value: dict[str, Any], source: str) -> Records:
 read_phoenix: Final = partial(read_spans, "phoenix", _phoenix)
 
 
-def phoenix_span(trace: str, known: str, began: float, ended: float, error: str, attributes: Any) -> Any:
-    """Return a span of OpenTelemetry with attributes of OpenInference as Phoenix has it; times in seconds."""
+def phoenix_span(span: TracedOperation, attributes: Any) -> Any:
+    """Return a span of OpenTelemetry with attributes of OpenInference as Phoenix has it."""
     return {
-        "context": {"trace_id": trace, "span_id": known},
-        "start_time": 1000 * began,
-        "end_time": 1000 * ended,
-        "status_code": "ERROR" if error else "OK",
-        "status_message": error,
+        "context": {"trace_id": span.trace, "span_id": span.id},
+        # Phoenix counts in milliseconds.
+        "start_time": 1000 * (span.began or 0.0),
+        "end_time": 1000 * (span.ended or 0.0),
+        "status_code": "ERROR" if span.error else "OK",
+        "status_message": span.error,
         "attributes": attributes,
     }
 

@@ -90,7 +90,7 @@ def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | N
                 f"{format_count(len(rows), 'trial')} of {format_count(len(suite.scenarios), 'scenario')}",
                 report,
             ),
-            " ".join(f"**{told}**" for told in not_real(summaries, code_span)),
+            " ".join(f"**{note}**" for note in not_real(summaries, code_span)),
             gates.markdown().rstrip("\n") if gates else "",
             markdown_table(headings, cells),
             *_not_passed(rows, report),

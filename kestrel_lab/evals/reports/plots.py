@@ -287,8 +287,8 @@ def gates_figure(looks: Sequence[tuple[int, Sequence[Decision]]]) -> Figure:
     last = looks[-1][1]
     figure = shown_figure()(figsize=(7.5, 1.2 + 2.1 * len(last)), layout="constrained")
     for place, axes in enumerate(figure.subplots(len(last), 1, squeeze=False, sharex=True)[:, 0]):
-        told = [(trials, decided[place]) for trials, decided in looks if place < len(decided)]
-        for trials, one in told:
+        decisions = [(trials, decided[place]) for trials, decided in looks if place < len(decided)]
+        for trials, one in decisions:
             known = one.interval.times(100 if is_share(one.metric) else 1)
             _bars(axes, [trials], [known], upright=True, fmt="o", capsize=4, color=_GATE_COLOURS[one.verdict])
         one = last[place]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, get_args
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.gate_bounds import SUCCESS, format_interval
 from kestrel_lab.evals.metrics import PREFIX
-from kestrel_lab.evals.options import Selection
+from kestrel_lab.evals.options import SummaryOptions
 from kestrel_lab.evals.reports.plots import families_figure
 from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
 from kestrel_lab.evals.stored.rescore import each_stored, is_selected, stored_commit
@@ -149,25 +149,19 @@ class StoredSummary(PartsView):
         return [key for key in self.records[0] if f"{key}_low" in self.records[0]]
 
 
-@takes_options(Selection)
+@takes_options(SummaryOptions)
 def summarise_stored(
-    lab: Services,
-    suite: str | Path | Suite,
-    *,
-    commit: str | None = None,
-    by: str = "config",
-    metrics: Sequence[str] = (),
-    tries: bool = False,
-    **parts: Unpack[Selection],
+    lab: Services, suite: str | Path | Suite, **options: Unpack[SummaryOptions]
 ) -> StoredSummary:
     """Summarise the stored trials of a suite at a commit, those of a bisection left out; see
     `Evaluations.stored`.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
+    by, metrics, tries = options.get("by", "config"), options.get("metrics", ()), options.get("tries", False)
     group = next((known for known in get_args(Group) if known == by), None)
-    sha = stored_commit(lab, loaded, commit)
+    sha = stored_commit(lab, loaded, options.get("commit"))
     lacking = MissedItems()
-    found = filter(is_selected(loaded, parts), each_stored(lab, loaded, sha))
+    found = filter(is_selected(loaded, options), each_stored(lab, loaded, sha))
     rows = with_annotations(lacking.noting(found), lab.store)
     chances: Sequence[dict[str, Any]] = ()
     if group is not None:

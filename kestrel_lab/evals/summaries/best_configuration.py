@@ -54,10 +54,10 @@ def best_configuration(
     pairs = len(rated) * len(others) // 2
     found = _against_best(values, best, others, weights, pairs)
     known = [d for d in found if d.scenarios]
-    told = list(zip(map(_label, others), found, strict=True))
-    better = [_change(label, d) for label, d in told if d.verdict == "improvement"]
-    alike = [_change(label, d) for label, d in told if d.verdict == "stable"]
-    open_ones = [_change(label, d) for label, d in told if d.verdict in ("inconclusive", "regression")]
+    compared = list(zip(map(_label, others), found, strict=True))
+    better = [_change(label, d) for label, d in compared if d.verdict == "improvement"]
+    alike = [_change(label, d) for label, d in compared if d.verdict == "stable"]
+    open_ones = [_change(label, d) for label, d in compared if d.verdict in ("inconclusive", "regression")]
     said = [
         f"{name} is the best: it passes {rate} of its trials."
         if len(better) == len(others)

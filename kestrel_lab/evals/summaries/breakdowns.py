@@ -151,8 +151,8 @@ def check_rates(rows: Iterable[EvalRow]) -> list[dict[str, Any]]:
         rate = proportion_interval(
             [one[0] for one in judged], [one[1] for one in judged], [one[2] for one in judged]
         )
-        told = {"success_rate": rate.mean, "low": rate.low, "high": rate.high, "trials": len(judged)}
-        records.append({"config": config, "model_kind": kind, "check": check, **told})
+        measures = {"success_rate": rate.mean, "low": rate.low, "high": rate.high, "trials": len(judged)}
+        records.append({"config": config, "model_kind": kind, "check": check, **measures})
     return records
 
 

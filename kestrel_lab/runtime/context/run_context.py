@@ -28,7 +28,7 @@ from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.protocols import Listener, Model
 from kestrel_lab.core.redaction import Redactor
-from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.core.run_types import EARLY_STOPPING, Limits, RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.middleware.hooks import Moment, Phase
@@ -263,13 +263,17 @@ class RunContext:
         A model that never suspends (a script, a recording) and tools that never do (plain functions, stored
         answers) would otherwise keep deadlines, cancellation and listeners from being heard. Waits for the
         log where it lags far behind, because stopping has to wait for what is queued. Raises `LimitError`
-        past a deadline of the run, the store's error if an event was refused.
+        past a deadline of the run and where it cannot succeed any more, the store's error if an event was
+        refused.
         """
         if turn:
             await asyncio.sleep(0)
         self.check_going()
-        if self.services.store.backlog > MOST_QUEUED:
+        early_stopping = self.given.ports.early_stopping
+        if early_stopping is not None or self.services.store.backlog > MOST_QUEUED:
             await self.on_disk()
+        if early_stopping is not None and (why := await early_stopping(self.run_id)):
+            raise LimitError(EARLY_STOPPING, why)
         if self._due():
             image = self.services.store.image(self.run_id, self.state) if self._in_order else None
             with suppress(StoreError):

@@ -95,7 +95,7 @@ def test_commits_are_not_compared_by_costs_that_are_not_known(result):
     _, suite, found = result
     known, unknown = ([row for row in found.rows if row.config == name] for name in ("known", "unknown"))
     unknown = [replace(row, config="known") for row in unknown]
-    difference = compare_rows(suite, known, unknown, margin=0.05)["known", "cost_estimate"]
+    difference = compare_rows(suite, (known, unknown), margin=0.05)["known", "cost_estimate"]
     assert (difference.scenarios, difference.verdict) == (0, "inconclusive")
 
 
