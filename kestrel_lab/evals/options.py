@@ -17,7 +17,6 @@ from kestrel_lab.core.protocols import Check, Model, Reporter
 from kestrel_lab.runtime.options import Flag, Opt
 
 if TYPE_CHECKING:
-    from kestrel_lab.evals.commits.sequential_compare import Design
     from kestrel_lab.evals.suite import Suite
 
 Configs = Sequence[str] | Mapping[str, Any]
@@ -105,25 +104,6 @@ class SummaryOptions(StoredSelection, total=False):
     """A choice of them by default."""
     tries: bool
     """Whether pass@k and pass^k are shown for every k."""
-
-
-class CompareOptions(Selection, total=False):
-    """How two commits are compared."""
-
-    epochs: int | None
-    """How often each scenario is repeated; the suite's number by default."""
-    reporter: Reporter | None
-    margin: float
-    """How large a change of the success rate counts as none, .05 by default."""
-    own_suite: bool
-    """Whether each commit runs the suite file that it has itself."""
-    cassette: str | None
-    """As in `EvalOptions`; recordings are those of each commit."""
-    cassettes: str | Path | None
-    design: Design | None
-    """Make trials in turns until this is decided."""
-    alone: bool
-    """Whether a first commit, for which `auto` finds no base, is run by itself."""
 
 
 def read_rubric(rubric: str) -> str:
