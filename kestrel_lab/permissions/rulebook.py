@@ -65,7 +65,8 @@ class Rulebook(TableView):
                 )
         return (
             None
-            # A person who wrote the rule expected the sandbox to contain the command.
+            # No rule allows a command that runs without a sandbox only because none works here: whoever wrote
+            # the rule relied on the sandbox.
             if call.unsandboxed
             else _allowing_ruling(
                 [rule for rule in mine if rule.verdict == "allow" and rule.allows_values(call, root)], call
@@ -113,6 +114,7 @@ def _allowing_ruling(rules: list[Rule], call: Call) -> Ruling | None:
     for rule in rules:
         if not rule.commands:
             return Ruling("allow", rule.source, rule.why, args=frozenset(rule.values))
+    # Otherwise each command of the line needs a rule that allows it; they may be different rules.
     for name in sorted({name for rule in rules for name in rule.commands}):
         text = call.args.get(name)
         fitting = [rule for rule in rules if set(rule.commands) == {name}]

@@ -22,7 +22,9 @@ from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import ALIKE, PARSED, WorkSpent
 
 State = Literal["cited", "uncited", "unknown", "changed", "wrong"]
-"""State of a claim: all citations are valid; none given; unreadable; valid when read; invalid."""
+"""State of a claim: all its citations are valid; it has none; one cannot be read; one was valid when it was
+read; one is invalid.
+"""
 STATES: Final[tuple[State, ...]] = ("cited", "unknown", "changed", "wrong")
 """Of a citation, the best first: a claim is as good as the worst of its citations."""
 
@@ -74,7 +76,8 @@ def evidence_of(subject: Subject, claims: Sequence[Mapping[str, Any]] = ()) -> t
             for one in _given_claims(subject, claims) if claims else _prose_claims(subject):
                 found.append(one)  # what came before the work was spent is kept  # noqa: PERF402
         except WorkSpent:
-            pass  # `Subject.unseen` tells
+            # The claims that were checked in time are returned; `Subject.unseen` reports the rest.
+            pass
     return tuple(found)
 
 
@@ -111,6 +114,7 @@ def places_of(entry: Mapping[str, Any]) -> Iterator[Citation]:
 
 
 def _check_citation(subject: Subject, cited: Citation, quote: str = "") -> CheckedCitation:
+    # Bounds the work: an answer may cite thousands of places, each of which searches all spans.
     subject.pay(ALIKE * (1 + len(subject.spans) / ALIKE))
     read = subject.files.read
     span = resolve_citation(cited, subject.spans, read)

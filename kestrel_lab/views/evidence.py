@@ -16,8 +16,8 @@ from kestrel_lab.views.html.elements import template_macros
 
 SHOWN: Final = 3_000
 """Characters of one span that are shown."""
-_TOLD_OF_SPAN: Final = 600
-_TOLD_OF_CLAIM: Final = 2_000
+_SPAN_CHARS: Final = 600
+_CLAIM_CHARS: Final = 2_000
 """Characters that are shown beside a claim of one thing that it cites, and of all."""
 STATE_MARKS: Final = {"cited": "✓", "uncited": "○", "unknown": "?", "changed": "↻", "wrong": "✗"}
 """Of the states of claims."""
@@ -44,7 +44,7 @@ def claim_ranges(answer: str, backed: Sequence[CitedClaim]) -> list[Json]:
                 start,
                 at,
                 "changed" if stale else claim.state,
-                "\n\n".join(map(_citation_text, claim.cited))[:_TOLD_OF_CLAIM],
+                "\n\n".join(map(_citation_text, claim.cited))[:_CLAIM_CHARS],
             ]
         )
     return found
@@ -57,7 +57,7 @@ def _citation_text(one: CheckedCitation) -> str:
         f"{STATE_MARKS['changed' if state == 'changed since' else one.state]} {_name(one)}: "
         f"{state}{f', {sanitize_text(one.why)}' if one.why else ''}"
     )
-    text = "" if one.span is None else head_tail(sanitize_text(one.span.text), _TOLD_OF_SPAN)[0]
+    text = "" if one.span is None else head_tail(sanitize_text(one.span.text), _SPAN_CHARS)[0]
     return f"{head}\n{text}".rstrip()
 
 

@@ -120,7 +120,8 @@ class TrialCassette:
             answer = await model.model(request, on_delta)
         except (Exception, asyncio.CancelledError) as error:
             self._failed = True
-            self._taken[key].discard(repeat)  # a retry takes this number
+            # A retry of the same request gets the same number, so a replay finds the answer at once.
+            self._taken[key].discard(repeat)
             before = self._cassette.find(key, self._take, repeat)
             if before is None or before.unanswered:  # an earlier answer stays
                 why = (

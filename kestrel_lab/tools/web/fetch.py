@@ -346,8 +346,9 @@ async def _read_unpacked(pieces: AsyncIterator[bytes], most: int) -> bytes | Non
     async for packed in pieces:
         piece = packed
         while piece:
-            if reader.eof:  # another member follows
+            if reader.eof:  # gzip files may consist of several members
                 reader = zlib.decompressobj(wbits=31)
+            # Bounded while unpacking: a small answer may unpack to gigabytes.
             taken += reader.decompress(piece, most + 1 - len(taken))
             if len(taken) > most:
                 return None
