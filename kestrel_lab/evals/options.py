@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeVar, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Check, Model, Reporter
 from kestrel_lab.runtime.options import Flag, Opt
 
 if TYPE_CHECKING:
-    from kestrel_lab.evals.commits.sequential_compare import Design
     from kestrel_lab.evals.suite import Suite
+
+T = TypeVar("T")
 
 Configs = Sequence[str] | Mapping[str, Any]
 """Names of a suite's configurations, or models by new names: a model's name, a model, or a `Config`."""
@@ -84,6 +85,12 @@ class Selection(TypedDict, total=False):
     """Scenarios with one of these tags."""
 
 
+def take_options(options: type[T], given: dict[str, Any]) -> T:
+    """Take the options of a dataclass out of what was `given`, and return them as one."""
+    names = [one.name for one in fields(cast("Any", options)) if one.name in given]
+    return options(**{name: given.pop(name) for name in names})
+
+
 def parts_of(options: Mapping[str, Any]) -> Selection:
     """Return the options that select a part of a suite."""
     return cast("Selection", {name: options.get(name) for name in Selection.__annotations__})
@@ -120,8 +127,8 @@ class CompareOptions(Selection, total=False):
     cassette: str | None
     """As in `EvalOptions`; recordings are those of each commit."""
     cassettes: str | Path | None
-    design: Design | None
-    """Make trials in turns until this is decided."""
+    design: Any
+    """A `sequential_compare.Design`: make trials in turns until it is decided."""
     alone: bool
     """Whether a first commit, for which `auto` finds no base, is run by itself."""
 
