@@ -59,21 +59,39 @@ class SessionTrials:
     cassette: str | None = None
     """The mode of recordings; as suites say by default."""
 
-    def measure(self, suite: Suite, *, store: bool = True, **options: Any) -> EvalResult:
-        """Run a suite, or the parts of it that the options select; returns its trials."""
+    def measure(
+        self,
+        suite: Suite,
+        *,
+        store: bool = True,
+        pairs: Collection[tuple[str, str]] | None = None,
+        **options: Any,
+    ) -> EvalResult:
+        """Run a suite, or the parts of it that the options select; returns its trials.
+
+        Of scenarios and configurations `pairs` leaves those that it names.
+        """
 
         async def make(work: TrialsToRun) -> list[EvalRow]:
+            asks = [one for one in work.asks if pairs is None or (one.scenario.id, one.config.name) in pairs]
             owner = str(Owner.here(self.lab.store.session))
-            eval_run = EvalRun(id=self.name, of=len(work.asks), by=owner)
-            return await run_trials(replace(work, eval_run=eval_run, store=store))
+            eval_run = EvalRun(id=self.name, of=len(asks), by=owner)
+            return await run_trials(replace(work, asks=asks, eval_run=eval_run, store=store))
 
         return run_blocking(run_suite(self.lab, suite, make=make, **{"cassette": self.cassette, **options}))
 
-    def scenario_case(self, suite: Suite, scenario: str, config: str, epochs: int | None) -> Case:
-        """Run all epochs of a scenario with a configuration; returns how it came out, as JUnit XML has it."""
-        found = self.measure(suite, scenarios=[scenario], configs=[config], epochs=epochs)
-        (group,) = case_groups(suite, found.rows)
-        return group.cases[0]
+    def cases(
+        self, suite: Suite, pairs: Collection[tuple[str, str]], epochs: int | None
+    ) -> dict[tuple[str, str], Case]:
+        """Run all epochs of scenarios with configurations, as many at once as the suite says; returns how
+        each came out, as JUnit XML has it.
+        """
+        scenarios, configs = ([*dict.fromkeys(names)] for names in zip(*pairs, strict=True))
+        found = self.measure(suite, pairs=pairs, scenarios=scenarios, configs=configs, epochs=epochs)
+        rows: dict[tuple[str, str], list[EvalRow]] = {}
+        for row in found.rows:
+            rows.setdefault((row.scenario, row.config), []).append(row)
+        return {pair: case_groups(suite, rows[pair])[0].cases[0] for pair in pairs}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -80,6 +81,7 @@ class Writer:
         """Whether the writer waits for the first job; after a commit it looks once more by itself."""
         self._urgent = False
         self._closed = False
+        self._ended: Callable[[], object] = bool
         self._thread: threading.Thread | None = None
         self.listeners: tuple[Callable[[], object], ...] = ()
         """Each is called in the writer's thread after a commit; it must return at once and not raise."""
@@ -119,12 +121,28 @@ class Writer:
         if self._thread is not None:
             self._thread.join()
 
+    def abandon(self, ended: Callable[[], object]) -> None:
+        """Write what is queued, then stop and call `ended`, in the writer's thread; waits for nothing.
+
+        Whoever uses the writer is gone. It may be the garbage collector that calls this, in any thread, also
+        in that of the writer while it holds the lock: so none is taken here.
+        """
+        self._ended = ended
+        self._closed = True
+        if self._thread is None:
+            ended()
+        else:
+            with suppress(RuntimeError):  # somebody rang at the same time
+                self._bell.release()
+
     def _serve(self, connection: apsw.Connection) -> None:
         try:
             while batch := self._next_batch():
                 self._commit(connection, batch)
+                del batch  # what its events call back would live as long as the thread waits for more
         finally:
             connection.close()
+            self._ended()
 
     def _wake(self) -> None:
         """Wake the writer's thread; with the lock."""

@@ -153,11 +153,10 @@ def parse_reply(
     """Return the text and the tool call in `said`; `single` names the parameter of tools that need just one
     text.
 
-    The lines `Action:` and `Action Input:` of ReAct are a call; what follows an `Observation:` behind it the
-    model made up. A call with arguments that cannot be parsed has a problem, and so has text that looks like
-    a call in another notation, or is a thought alone; the text stands beside it and is not an answer. What
-    follows `Final Answer:`, or an `Answer:` that the text or its thought leads to, and other plain text, is
-    the answer.
+    The lines `Action:` and `Action Input:` of ReAct are a call; an `Observation:` after it was made up by the
+    model. A call with arguments that cannot be parsed has a problem, and so has text that looks like a call
+    in another notation, or is a thought alone; then the text is no answer. The answer is what follows
+    `Final Answer:`, or an `Answer:` that the text or its thought leads to, and other plain text.
     """
     if not said.lstrip().startswith("{") and (call := react_call(said, tools, call_id, single)) is not None:
         return call

@@ -53,7 +53,7 @@ def frontend_kind(shell: Any) -> Surface:
 
 
 _FIX: Final = "%kestrel fix hands this cell to the agent"
-"""What stands in place of the button where there is no kernel."""
+"""Replaces the button where there is no kernel."""
 LOOKED_AT: Final = 8
 """Panels whose citations are checked again after each cell, which is when files have changed."""
 

@@ -103,7 +103,7 @@ class Rulebook(TableView):
 
 def _not_covered(pattern: CommandPattern, word: str) -> str:
     return (
-        f"`{pattern.text}` does not cover {word}, because ... stands only for options that write and "
+        f"`{pattern.text}` does not cover {word}, because ... matches only options that write and "
         "run nothing: write others into the rule"
     )
 

@@ -18,8 +18,8 @@ from kestrel_lab.retrieval.indexing.imports import resolve_import
 from kestrel_lab.retrieval.indexing.table import FIELDS
 from kestrel_lab.retrieval.mentions import KINDS, Mentions, Question, find_mentions, parse_question
 
-# What ties files to the best of a ranking: a change often touches a file and what changes, is imported or
-# stands with it.
+# Files are tied to the best of a ranking because a change often touches a file together with those that
+# changed with it before, that it imports, or that are in its folder.
 
 TIES = ("together", "imported", "folder")
 """Kinds of ties: changed in the same commits, imported or linked to, in the same folder."""

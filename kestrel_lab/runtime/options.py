@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -779,13 +780,15 @@ class LimitOptions(TypedDict, total=False):
     ]
 
 
-def table(options: type[Any]) -> dict[str, Opt]:
+@functools.cache
+def table(options: type[Any]) -> Mapping[str, Opt]:
     """Return the options of a table by name, in order."""
-    return {
+    named = {
         name: kind.__metadata__[0]
         for name, kind in options.__annotations__.items()
         if hasattr(kind, "__metadata__")
     }
+    return MappingProxyType(named)
 
 
 LIMITS: Final = tuple(LimitOptions.__annotations__)

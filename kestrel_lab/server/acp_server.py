@@ -81,7 +81,7 @@ class AcpAgent:
         self._client = conn
 
     async def initialize(self, protocol_version: int, **about: Any) -> Any:
-        """Say what is understood."""
+        """Answer with the protocol version and the capabilities of this agent."""
         from acp import PROTOCOL_VERSION, InitializeResponse
         from acp.schema import AgentCapabilities, Implementation, PromptCapabilities
 

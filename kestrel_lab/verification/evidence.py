@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
 from kestrel_lab.core.calls import format_count
-from kestrel_lab.core.citations import Citation, Span, Standing, citations_in, is_current, resolve_citation
+from kestrel_lab.core.citations import Citation, CitedStatus, Span, citations_in, is_current, resolve_citation
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.text_files import split_lines
@@ -38,7 +38,7 @@ class CheckedCitation:
     state: State = "cited"
     why: str = ""
     """Why it is wrong or unknown."""
-    standing: Standing = "current"
+    status: CitedStatus = "current"
     """Tells if lines that the run read have changed since."""
 
 
@@ -114,7 +114,7 @@ def _check_citation(subject: Subject, cited: Citation, quote: str = "") -> Check
     subject.pay(ALIKE * (1 + len(subject.spans) / ALIKE))
     read = subject.files.read
     span = resolve_citation(cited, subject.spans, read)
-    stands: Standing = (
+    status: CitedStatus = (
         "gone" if span is None else is_current(span, read) if subject.ground is not None else "current"
     )
     if cited.path:
@@ -134,13 +134,13 @@ def _check_citation(subject: Subject, cited: Citation, quote: str = "") -> Check
     else:
         state, why = "unknown", f"{one_line(cited.text, 80)} was not read in this run"
     return CheckedCitation(
-        citation=cited, quote=quote, span=span, state=cast("State", state), why=why, standing=stands
+        citation=cited, quote=quote, span=span, state=cast("State", state), why=why, status=status
     )
 
 
 def span_as_now(subject: Subject, one: CheckedCitation) -> Span | None:
     """Return a citation's target as it is now, read again if it changed; `None` if it is gone."""
-    if one.span is None or not one.span.path or one.standing == "current":
+    if one.span is None or not one.span.path or one.status == "current":
         return one.span
     return resolve_citation(one.citation, (), subject.files.read)
 

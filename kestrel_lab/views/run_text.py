@@ -77,7 +77,7 @@ def steps_in_order(view: RunView) -> list[tuple[StepPart, int]]:
 
 
 def left_out_line(view: RunView, number: int) -> str:
-    """Return the line that stands for `number` rows."""
+    """Return the line that replaces `number` rows."""
     return (
         f"… {format_count(number, 'row')} left out; all of them: %kestrel show "
         f"{view.head.run or 'RUN'} --html FILE …"

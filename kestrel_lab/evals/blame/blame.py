@@ -9,12 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.labels import BLAME
+from kestrel_lab.core.events.union import ModelCalled, RunScanned, ToolCalled
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model, OnDelta
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.blame.receipt import Receipt, keep_receipt, read_receipt
 from kestrel_lab.evals.blame.rerun import Rerun, Reruns, Turn, open_reruns
 from kestrel_lab.evals.options import RerunOptions
+from kestrel_lab.evals.scanners.scanner import Finding
 from kestrel_lab.models.wrapper import ModelWrapper
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.views.formatting import format_count
@@ -45,6 +49,7 @@ async def blame_run(
         reruns.made += earlier.reruns
         reruns.model = earlier.model
     receipt = await _search(reruns, each)
+    await asyncio.to_thread(_mark, reruns, receipt)
     if changes or repair:
         lines = [*changes] or await propose_changes(lab, reruns, receipt, how.get("model"))
         receipt = await _try_changes(reruns, receipt, lines, tries)
@@ -60,6 +65,24 @@ def earlier_receipt(reruns: Reruns, model: str | Model | None) -> Receipt | None
         return None
     # Another model has other rates.
     return earlier if name in (None, earlier.model.partition(" (")[0]) else None
+
+
+def _mark(reruns: Reruns, receipt: Receipt) -> None:
+    """Record what is blamed as findings of the run, by which its turn is shown marked wherever the run is."""
+    findings: list[dict[str, Json]] = []
+    ends = [turn.seq for turn in reruns.turns[1:]] + [len(reruns.records) + 1]
+    for step in receipt.steps:
+        records = reruns.records[reruns.turns[step - 1].seq - 1 : ends[step - 1] - 1]
+        own = [record for record in records if isinstance(record.event, ModelCalled | ToolCalled)]
+        found = Finding(
+            text=f"{receipt.headline}. Turn {step}: {reruns.turns[step - 1].did}",
+            events=tuple(record.eid for record in own),
+            value=receipt.posterior[step],
+        )
+        calls: list[Json] = [record.event.call for record in own]  # type: ignore[attr-defined]  # both have one
+        findings.append({**found.as_json(BLAME), "calls": calls})
+    said = RunScanned(scanners={BLAME: "1"}, upto=reruns.records[-1].seq, findings=findings)
+    reruns.lab.store.decide(reruns.run.id, said)
 
 
 async def _search(reruns: Reruns, each: int) -> Receipt:

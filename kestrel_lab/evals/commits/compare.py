@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.evals.commits.compare_options import CompareOptions
 from kestrel_lab.evals.commits.comparison import AUTO, Comparison, Side
 from kestrel_lab.evals.commits.interleaved_trials import (
     CommitTrials,
@@ -26,7 +27,6 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import reusable_rows
 from kestrel_lab.evals.execution.runner import TrialsToRun, plan_trials, run_suite, run_trials
 from kestrel_lab.evals.git import NoEarlierCommit, nearest_baseline, tree_of
-from kestrel_lab.evals.options import CompareOptions
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite

@@ -51,7 +51,8 @@ _OPEN_ROUNDS: Final = 200
 _LEAST_PER_LOOK: Final = 5
 """Scenarios that a look is of: fewer show nothing, and a look that cannot decide only spends error."""
 _BUDGET: Final = re.compile(
-    r"(?:(?P<trials>[\d_]+)\s*trials?|\$?(?P<cost>\d+(?:\.\d+)?)\s*usd|(?P<open>open))", re.IGNORECASE
+    r"(?:(?P<trials>\d+(?:_\d+)*)\s*trials?|\$?(?P<cost>\d+(?:\.\d+)?)\s*usd|(?P<open>open))",
+    re.IGNORECASE | re.ASCII,
 )
 
 Pair = tuple[str, int]
@@ -116,7 +117,8 @@ class Design:
         size = len(suite.scenarios)
         if self.open_ended:
             return [size * number for number in range(1, _OPEN_ROUNDS + 1)]
-        most = size * self.epochs(suite, arms) if self.trials is None else self.trials // arms
+        epochs = self.epochs(suite, arms)
+        most = size * epochs if self.trials is None else self.trials // arms
         looks = max(1, min(self.looks, most // min(_LEAST_PER_LOOK, size)))
         return sorted({round(most * number / looks) for number in range(1, looks + 1)})
 
@@ -205,14 +207,18 @@ def parse_budget(text: str) -> tuple[int | None, float | None]:
     """Return trials and US dollars of a budget such as `200trials`, `3usd` or both with a comma; `open` is no
     maximum at all. Raises `UsageError` for anything else.
     """
-    trials, cost = None, None
+    said: dict[str, str] = {}
     for part in text.split(","):
         found = _BUDGET.fullmatch(part.strip())
-        if found is None:
+        if found is None or found.lastgroup in said:
             raise UsageError(f"a budget is written as 200trials, 3usd or open, not {text!r}")
-        trials = int(found["trials"]) if found["trials"] else trials
-        cost = float(found["cost"]) if found["cost"] else cost
-    return trials, cost
+        said[found.lastgroup or ""] = found[found.lastgroup or 0]
+    if "open" in said and len(said) > 1:
+        raise UsageError(f"a budget that is open has no maximum beside it, as {text!r} has")
+    return (
+        int(said["trials"]) if "trials" in said else None,
+        float(said["cost"]) if "cost" in said else None,
+    )
 
 
 @dataclass(kw_only=True, repr=False)

@@ -221,6 +221,7 @@ def prepare_suite(
     own = {
         tool.name: tool for name in suite.tools_from for tool in load_tools(suite.resolve(name), suite.root)
     }
+    known = Toolbox(({tool.name: tool for tool in lab.registry.toolbox} | own).values())
     toolboxes: dict[str, Toolbox] = {}
     graders: dict[str, Model] = {}
     functions: dict[str, Callable[..., Any]] = {}
@@ -229,7 +230,7 @@ def prepare_suite(
     problems: list[str] = []
     for scenario in suite.scenarios:
         try:
-            toolboxes[scenario.id] = _toolbox(lab, own, scenario)
+            toolboxes[scenario.id] = _toolbox(lab, own, known, scenario)
             sources[scenario.id] = workspace_source(suite, scenario, lab.home)
             for name in _graders_of(scenario) - set(graders):
                 graders[name] = _chosen(lab, suite, name or suite.grader, as_written=True, replay=replay)
@@ -267,7 +268,7 @@ def prepare_suite(
         functions=functions,
         containers=Containers(suite=suite, env=lab.env),
         config_tools={
-            config.name: _tools_named(own, lab, config.tools, f"configuration {config.name!r}")
+            config.name: _tools_named(known, lab, config.tools, f"configuration {config.name!r}")
             for config in suite.configs
             if config.tools is not None
         },
@@ -299,7 +300,7 @@ def _instructions(suite: Suite) -> str:
     )
 
 
-def _toolbox(lab: Services, own: dict[str, Tool], scenario: Scenario) -> Toolbox:
+def _toolbox(lab: Services, own: dict[str, Tool], known: Toolbox, scenario: Scenario) -> Toolbox:
     if scenario.environment is not None:
         return Toolbox()  # each trial has tools of its own
     if scenario.tools is None:
@@ -310,7 +311,7 @@ def _toolbox(lab: Services, own: dict[str, Tool], scenario: Scenario) -> Toolbox
             if tool.danger is Danger.SAFE and tool.effect == "pure" and not tool.group
         }
         return Toolbox((reading | own).values())
-    return _tools_named(own, lab, scenario.tools, f"scenario {scenario.id!r}")
+    return _tools_named(known, lab, scenario.tools, f"scenario {scenario.id!r}")
 
 
 def _refuse_mixed(suite: Suite) -> None:
@@ -339,12 +340,9 @@ def _refuse_mixed(suite: Suite) -> None:
             )
 
 
-def _tools_named(own: dict[str, Tool], lab: Services, names: tuple[str, ...], who: str) -> Toolbox:
+def _tools_named(known: Toolbox, lab: Services, names: tuple[str, ...], who: str) -> Toolbox:
     try:
-        names = tuple(lab.mcp.named(names))
-        return chosen_tools(
-            Toolbox(({tool.name: tool for tool in lab.registry.toolbox} | own).values()), names
-        )
+        return chosen_tools(known, tuple(lab.mcp.named(names)))
     except UsageError as error:
         raise UsageError(f"{who}: {error}") from error
 

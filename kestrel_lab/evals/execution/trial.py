@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from kestrel_lab.checks.python_function import awaited, score_of
+from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import (
     ApprovalRequired,
     CheckError,
@@ -30,7 +31,8 @@ from kestrel_lab.core.events.union import (
     ToolCalled,
 )
 from kestrel_lab.core.json_types import Json, content_key
-from kestrel_lab.core.protocols import Check, Trial
+from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+from kestrel_lab.core.protocols import Check, Model, OnDelta, Trial
 from kestrel_lab.core.run_types import EARLY_STOPPING, RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.core.scores import Score
@@ -43,6 +45,7 @@ from kestrel_lab.evals.seed_notes import store_seed_notes
 from kestrel_lab.evals.stored_trials import EvalRow, failed_scores, failed_text
 from kestrel_lab.evals.suite import Config, Scenario
 from kestrel_lab.evals.summaries.streaming_summary import mean_score
+from kestrel_lab.models.wrapper import ModelWrapper
 from kestrel_lab.runtime.context.dependencies import NoMemory
 from kestrel_lab.runtime.operations.intake import conversation_plan
 from kestrel_lab.runtime.options import ConfigOptions, guidance_names, table
@@ -137,6 +140,31 @@ same results in every lab. Answers are not verified, since checks judge them.
 """
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _MeteredUser(ModelWrapper):
+    """The model that plays the user of a scenario; what it uses is in no event of the run."""
+
+    model: Model
+    asked: list[Usage]
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        answer = await self.model(request, on_delta)
+        self.asked.append(answer.usage)
+        return answer
+
+
+def _with_user(metrics: dict[str, float], asked: Sequence[Usage]) -> dict[str, float]:
+    """Return the metrics of a trial with the money for its simulated user in its cost, and apart."""
+    if not asked:
+        return metrics
+    cost, unpriced = sum(one.cost_usd for one in asked), sum(one.unpriced for one in asked)
+    return metrics | {
+        "cost_estimate": metrics["cost_estimate"] + cost,
+        "unpriced_calls": metrics["unpriced_calls"] + unpriced,
+        "user_cost": cost,
+    }
+
+
 async def run_trial(
     lab: Services,
     ready: PreparedSuite,
@@ -177,6 +205,7 @@ async def run_trial(
         options: ConfigOptions = {**_UNSAID, **config.options}
         turns, bounds = (scenario.goal, *scenario.turns), ready.limits(scenario, config, lab.limits)
         user = None if scenario.user is None else scenario.user.definition()
+        asked_user: list[Usage] = []
         if config.learning:
             await store_seed_notes(ports.memory, scenario.notes, str(workspace.root))
 
@@ -199,7 +228,11 @@ async def run_trial(
                 if (scenario.turns or user) and goal == scenario.goal
                 else ready.plans[config.name],
                 inputs=config.inputs,
-                resolve=lambda name: (models.grader if name in ready.graders else models.resolve)(name),
+                resolve=lambda name: (
+                    _MeteredUser(model=models.grader(name), asked=asked_user)
+                    if user and name == user["model"]
+                    else (models.grader if name in ready.graders else models.resolve)(name)
+                ),
                 ports=replace(ports, early_stopping=EarlyStopping(lab.store, scenario)) if watched else ports,
                 output=scenario.output or None,
                 history=[turn.past for turn in scenario.history] if goal == scenario.goal else (),
@@ -245,7 +278,8 @@ async def run_trial(
         # A sub-agent, a verifier or a fallback may go on without an answer; what it did then is no replay.
         judged = replace(judged, outcome="error", reason=missing[0])
     own, unusable = own_metrics(records, ready.suite.metrics)
-    measured = measure_run(records) | own
+    measured = measure_run(records, None if run.ctx is None else run.ctx.state.meter)
+    measured = _with_user(measured, asked_user) | own
     if unusable:
         judged = replace(judged, outcome="error", reason="; ".join(filter(None, [judged.reason, *unusable])))
     return EvalRow(

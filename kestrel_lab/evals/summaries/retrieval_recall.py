@@ -124,7 +124,8 @@ def _where_lost(check: RecallAt, item: str, asked: Retrieval) -> tuple[str, str,
         name = f"{number} {step.retriever}"
         for path, why in step.dropped.items():
             if check.names(path, item):
-                return ("behind" if why.startswith("ranked ") else "dropped"), name, why
+                reason = str(why)
+                return ("behind" if reason.startswith("ranked ") else "dropped"), name, reason
         if any(check.names(path, item) for path in step.chosen):
             return "chosen", name, "this step chose it, and no result that the agent was shown names it"
     return None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import apsw
 
@@ -63,6 +63,12 @@ class BuildProgress:
     """A message for the user."""
     error: Exception | None = None
     """Why it failed."""
+
+
+FEW_FILES: Final = 500
+"""Files that are indexed in a second or two."""
+_FEW_S: Final = 300.0
+"""How much longer they are waited for, on a machine that has no time for them."""
 
 
 class _Build(threading.Thread):
@@ -183,8 +189,8 @@ class CodeIndex:
             return thread
 
     def up_to_date(self, patience_s: float, reporter: Reporter | None = None) -> str:
-        """Update the index, in the background if that takes longer; return a note for the searcher, or
-        nothing.
+        """Update the index, in the background if that takes longer and there are more than `FEW_FILES`;
+        return a note for the searcher, or nothing.
 
         Raises the errors of `refresh` if they happen in time.
         """
@@ -196,6 +202,9 @@ class CodeIndex:
             before.join(patience_s)
         thread = self.start(reporter)
         thread.join(max(0.0, until - time.monotonic()))
+        # What a replay asks must not depend on how busy the machine is: a few files are always waited for.
+        while thread.is_alive() and self.building.total <= FEW_FILES and time.monotonic() < until + _FEW_S:
+            thread.join(0.1)
         now = thread.ended or self.building
         if now.error is not None:
             raise now.error

@@ -235,7 +235,7 @@ class _Work:
             self._ours[theirs.id] = self._call(
                 ours.id, ours.name, self._ctx.services.redactor.json(ours.args), Danger.SAFE
             )
-        unpriced = self._ctx.state.meter.unpriced
+        unpriced = self._ctx.state.usage.unpriced
         asked, self.asked, self._turned = self.asked, "", time.perf_counter()
         self._ctx.emit(
             ModelAnswered(

@@ -163,7 +163,7 @@ async def _think(
         )
         return Result(answer=replace(answer, calls=calls))
 
-    unpriced = ctx.state.meter.unpriced
+    unpriced = ctx.state.usage.unpriced
     result = await compose_layers(ask, RecordModel(ctx.emit, cycle, idle), *ctx.given.usual["middleware"])(
         call
     )

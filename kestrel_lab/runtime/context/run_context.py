@@ -165,7 +165,7 @@ class RunContext:
             seconds_left(limits.seconds, state.working_s), seconds_left(limits.wall_seconds, state.open_s)
         )
         self.allowance = Allowance(limits, state, self.services.max_usage)
-        self._turns_kept = self.state.meter.model_calls
+        self._turns_kept = self.state.usage.model_calls
         earlier = (lambda: opening) if len(opening) == state.events else partial(self._earlier, state.events)
         self.flow = TaintLog(
             earlier, Taint(known=_flows_of(self.toolbox), strict=self.given.containment == "strict")
@@ -205,7 +205,7 @@ class RunContext:
         """Whether a snapshot is; in a long run after a twentieth more turns, so that their cost grows as the
         run does, not as its square.
         """
-        turns, every = self.state.meter.model_calls, self.given.usual["checkpoint_every"]
+        turns, every = self.state.usage.model_calls, self.given.usual["checkpoint_every"]
         due = every is not None and turns - self._turns_kept >= max(every, turns // 20)
         if due:
             self._turns_kept = turns
@@ -439,7 +439,7 @@ class RunContext:
         if step.turns is not None and self.state.conversation(step.id).cycles >= step.turns:
             raise RunError(f"there was no answer within the step's {step.turns} model turns")
         self._check_shares(step.id)
-        limits, used = self.given.limits, self.state.meter
+        limits, used = self.given.limits, self.state.usage
         turns = (
             sum(conversation.cycles for conversation in self.state.conversations.values())
             + self.allowance.unrecorded
@@ -450,7 +450,7 @@ class RunContext:
             raise LimitError(
                 "cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${used.cost_usd:.4f} spent"
             )
-        if limits.tokens is not None and (tokens := used.tokens_in + used.tokens_out) >= limits.tokens:
+        if limits.tokens is not None and (tokens := used.tokens) >= limits.tokens:
             raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {tokens:,} used")
         if (
             limits.messages is not None
@@ -475,7 +475,7 @@ class RunContext:
         """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be
         watched.
         """
-        if before == 0 < self.state.meter.unpriced and self.given.limits.cost_usd is not None:
+        if before == 0 < self.state.usage.unpriced and self.given.limits.cost_usd is not None:
             text = (
                 f"the price of {model.name} is not known: its cost is not counted and the limit of "
                 f"${self.given.limits.cost_usd:g} cannot stop it"

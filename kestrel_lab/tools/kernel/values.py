@@ -209,7 +209,7 @@ def decode_value(tree: Tree, store: Store) -> Any:
     """Return the value encoded in `tree`; raises `ValueError`, `TypeError` or `KeyError` if invalid."""
     if not isinstance(tree, list):
         if isinstance(tree, dict):
-            raise TypeError("an object stands where a value should")
+            raise TypeError("there is an object in the place of a value")
         return tree
     kind, content, *more = cast("list[Any]", tree)
     if kind in _MAKERS:

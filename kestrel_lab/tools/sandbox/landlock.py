@@ -64,7 +64,10 @@ def landlock_version() -> int:
 
 def drop_privileges() -> None:
     """Drop every capability for good, including those that root has."""
+    # First: without it a set-user-id program would give everything back.
     _prctl(_NO_NEW_PRIVS, 1)
+    # Root gets all capabilities back with each exec, unless the bounding set is empty and root's id is
+    # an ordinary one.
     if os.geteuid() == 0:
         for capability in range(_MOST_CAPABILITIES):
             try:
@@ -132,6 +135,7 @@ def restrict_process(access: Access) -> None:
 
 def _allow(rules: int, fd: int, access: int) -> None:
     try:
+        # The kernel refuses rights of folders, such as to make a file, for a path that is none.
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             access &= _ON_FILES
         _call(

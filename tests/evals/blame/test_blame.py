@@ -19,6 +19,8 @@ import pytest
 
 from bench.blame import ChanceAgent, blame_one, suite_of
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.labels import BLAME
+from kestrel_lab.core.events.union import RunScanned
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.blame.receipt import read_receipt
@@ -28,6 +30,7 @@ from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.workspace.removal import remove_runs
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
+from kestrel_lab.views.rows import CallRow
 
 
 def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
@@ -111,6 +114,14 @@ async def test_a_trial_is_blamed_by_forks_in_private_copies_that_are_gone_afterw
         assert read_receipt(lab.home, receipt.run) == receipt
         assert json.loads(receipt.write(tmp_path / "receipt.json").read_text())["steps"][0] == 3
         assert "decisive" in receipt._repr_html_().lower()
+        run = lab.get(receipt.run)
+        marked = [row for row in run.report.view().rows.values() if getattr(row, "note", "").startswith("▶")]
+        assert [row.tool for row in marked if isinstance(row, CallRow)] == ["write_file"] * len(receipt.steps)
+        page = run.report(tmp_path / "run.html").read_text(encoding="utf-8")
+        assert "▶ decisive" in page
+        assert "Re-runs blame" in page
+        lab.store.decide(run.id, RunScanned(scanners={BLAME: "1"}, upto=1))
+        assert "▶ decisive" not in run._repr_html_(), "a later blame that names none takes the marks away"
 
 
 @in_loop

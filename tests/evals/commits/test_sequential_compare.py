@@ -146,11 +146,38 @@ def test_budgets_are_written_plainly(text, found):
     assert parse_budget(text) == found
 
 
-@pytest.mark.parametrize("text", ["", "200", "usd", "-3usd", "3 eur", "trials", "nan usd"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "0",
+            "-1",
+            "200",
+            "usd",
+            "-3usd",
+            "3 eur",
+            "trials",
+            "nan usd",
+            "1e9trials",
+            "_trials",
+            "1__0trials",
+        ),
+        *("\u0663trials", "200trials,300trials"),
+    ],
+)
 def test_a_budget_of_nothing_is_refused(text):
     """What is no budget is refused with the forms that are."""
     with pytest.raises(UsageError, match="200trials, 3usd or open"):
         parse_budget(text)
+
+
+def test_a_budget_without_sense_is_refused():
+    """One that is open and has a maximum, and more trials than anybody makes, in a plan, too."""
+    with pytest.raises(UsageError, match="no maximum beside it"):
+        parse_budget("open,3usd")
+    with pytest.raises(UsageError, match="add scenarios"):
+        str(TrialPlan(suite=suite(), design=Design(trials=10**22)).headline)
 
 
 @pytest.mark.parametrize(

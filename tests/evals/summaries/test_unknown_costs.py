@@ -116,7 +116,7 @@ def test_progress_and_budget_say_it_while_it_goes_on(result):
     assert "cost unknown" in only.note.split(" · ")
     budget = Budget(limits={"cost_usd": 1.0})
     told = [
-        json.dumps(budget.shown(UsageMeter(cost_usd=usage.cost_usd, unpriced=usage.unpriced))["budget"])
+        json.dumps(budget.shown(UsageMeter(usage=usage))["budget"])
         for usage in (KNOWN, UNKNOWN, KNOWN + UNKNOWN)
     ]
     assert [text.partition('"')[2].partition('"')[0] for text in told] == [
