@@ -274,7 +274,7 @@ class TerminalApprover:
         try:
             return await line
         except asyncio.CancelledError:
-            # The cursor stands behind the question; what follows begins on a line of its own.
+            # The cursor is behind the question; what follows begins on a line of its own.
             self._console.print()
             raise
         finally:

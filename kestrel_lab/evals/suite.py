@@ -563,8 +563,8 @@ class Suite(Declared):
             "instructions_from": self.instructions_from,
             "tools_from": list(self.tools_from),
         }
-        # Left out where not used, so that results stored before there were graders still stand.
-        # A trial that may have been replayed never stands for one that was not, nor the other way round.
+        # Left out where not used, so that results stored before there were graders still count.
+        # A trial that may have been replayed never replaces one that was not, nor the other way round.
         taped: dict[str, Json] = (
             {"cassette": self.cassette.mode} if self.cassette.mode in ("record", "replay") else {}
         )

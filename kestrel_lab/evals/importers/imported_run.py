@@ -122,11 +122,11 @@ class Recording:
     unjudged: str = ""
     """Why it has no judgement, where that is known."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """What the recording says of the whole task and not of its calls; stands before what the events give."""
+    """What the recording says of the whole task and not of its calls; it wins over what the events give."""
     facts: dict[str, Json] = field(default_factory=dict)
     """What else it says, kept as it is in `RunStarted.imported`."""
     summary: str = ""
-    """What stands in place of an answer where the recording has results and no conversation."""
+    """What is shown in place of an answer where the recording has results and no conversation."""
     left_out: tuple[Broken, ...] = ()
     """Messages that could not be read; the others are the conversation."""
 

@@ -103,7 +103,7 @@ def _rows(path: Path, passes: float) -> Iterator[dict[str, Any]]:
 
 
 def log_samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
-    """Yield where each sample stands, the log's header, and the sample; at last the header again, with `None`
+    """Yield the place of each sample, the log's header, and the sample; at last the header again, with `None`
     for a sample.
 
     Of a zip file only one sample at a time is in memory; one that cannot be read is the `UsageError` that

@@ -141,7 +141,7 @@ class _Conversion:
         at, seconds = said.at, said.seconds
         if not asked.problem:
             began = None if at is None else at - seconds
-            # What a call can have done is what claims of deeds are checked against.
+            # Claims about actions are checked against what the calls can have done.
             declared = self._recording.declared.get(asked.tool) if asked.pure is None else asked.pure
             pure = only_reads(asked.tool, asked.args) if declared is None else declared
             called = e.ToolCalled(
@@ -223,7 +223,7 @@ class _Conversion:
 def _reviewed(goal: str, events: Sequence[e.Event], ended: e.RunFinished) -> e.RunFinished:
     """Return the end of a run with what its answer claims and its calls refute, as in our own runs.
 
-    Only deeds are compared: the files that it is about are not here.
+    Only claims about actions are compared: the files that it is about are not here.
     """
     if not ended.answer:
         return ended
