@@ -533,6 +533,7 @@ class Suite(Declared):
         for place in places:
             found = place / name
             if found.exists():
+                # Resolved, because a link may lead out of the repository.
                 if self.root is not None and not found.resolve().is_relative_to(self.root.resolve()):
                     raise UsageError(
                         f"suite {self.name!r} names {name!r}, which is outside its repository {self.root}"
@@ -597,6 +598,7 @@ def _chosen_names(what: str, asked: Iterable[str] | None, known: set[str]) -> se
         return None
     found: set[str] = set()
     for name in [asked] if isinstance(asked, str) else asked:
+        # A name that is exactly known is meant as it is, even with `*` or `?` in it.
         fits = {name} & known or {one for one in known if fnmatchcase(one, name)}
         if not fits:
             raise UsageError(f"the suite has no {what} {name!r}; {did_you_mean(name, known)}")
