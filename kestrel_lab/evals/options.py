@@ -4,8 +4,6 @@
 is an option of a command, too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -57,7 +55,7 @@ GivenCheck = Check | str | dict[str, Any]
 class RerunOptions(TypedDict, total=False):
     """What success is, who makes the re-runs, and what they may cost."""
 
-    suite: str | Path | Suite | None
+    suite: "str | Path | Suite | None"
     """The suite of the trial, where its name does not find it, or one with a scenario of the run's goal."""
     checks: Sequence[GivenCheck]
     """What a re-run has to pass, in the place of the suite's checks."""
@@ -106,12 +104,9 @@ class StoredSelection(Selection, total=False):
 class SummaryOptions(StoredSelection, total=False):
     """What a summary of stored trials shows."""
 
-    by: str
-    """`config`, which is the default, `family`, `scenario` or any column of a frame."""
-    metrics: Sequence[str]
-    """A choice of them by default."""
-    tries: bool
-    """Whether pass@k and pass^k are shown for every k."""
+    by: Annotated[str, Opt("config", "config, family, scenario or any column of a frame")]
+    metrics: Annotated[Sequence[str], Opt((), "the metrics to show; a choice of them by default")]
+    tries: Annotated[bool, Opt(False, "whether pass@k and pass^k are shown for every k")]
 
 
 def read_rubric(rubric: str) -> str:

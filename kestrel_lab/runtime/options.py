@@ -963,7 +963,7 @@ def _parameters(options: type[Any]) -> list[inspect.Parameter]:
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=defaults.get(name, inspect.Parameter.empty),
-            annotation=_shown_type(kind, defaults.get(name, "")) if name in known else kind,
+            annotation=_shown_type(kind, defaults.get(name, "")) if hasattr(kind, "__metadata__") else kind,
         )
         for name, kind in kinds.items()
     ]

@@ -1,5 +1,6 @@
 """Options of evaluations are declared once, for Python and the command line."""
 
+import inspect
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, get_type_hints
@@ -8,8 +9,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from kestrel_lab import Lab
 from kestrel_lab.cli.app import app
 from kestrel_lab.cli.frontend import option_groups
+from kestrel_lab.evals.evaluations import Evaluations
 from kestrel_lab.evals.options import AblationOptions, EvalOptions, JudgeOptions, LabelOptions
 from kestrel_lab.runtime.options import Flag, Opt
 
@@ -37,6 +40,13 @@ def test_a_command_has_the_options_of_its_table(options, command):
             assert opt.default == field.default
             assert params[field.name].default in (field.default, None)
             assert params[field.name].help.startswith(opt.meaning[0].upper())
+
+
+def test_help_shows_types_and_defaults():
+    """What Python shows of an option is its plain type with its default."""
+    shown = inspect.signature(Lab.eval).parameters
+    assert (shown["reuse"].annotation, shown["reuse"].default) == (bool, False)
+    assert inspect.signature(Evaluations.stored).parameters["by"].default == "config"
 
 
 def test_a_field_is_all_that_an_option_needs():
