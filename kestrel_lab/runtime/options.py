@@ -950,14 +950,14 @@ def takes_options(*tables: type[Any]) -> Callable[[Callable[P, T]], Callable[P, 
 
 def _parameters(options: type[Any]) -> list[inspect.Parameter]:
     """Return the options of a table as parameters, with their defaults."""
-    known = table(options)
     if is_dataclass(options):
         kinds = {one.name: one.type for one in fields(options)}
         defaults = {one.name: one.default for one in fields(options) if one.default is not MISSING}
     else:
         kinds = options.__annotations__
-        own = LabOptions if options is LabKeywords else options
-        defaults = dict.fromkeys(kinds) | (fill(own, {}) if known else {})
+        defaults = dict.fromkeys(kinds) | (
+            fill(LabOptions if options is LabKeywords else options, {}) if table(options) else {}
+        )
     return [
         inspect.Parameter(
             name,
