@@ -201,7 +201,7 @@ async def plan_commit(lab: Services, place: Place, name: str, *, own_suite: bool
     newer = not own_suite and not await has_file(
         place.repository, sha, place.path.relative_to(place.repository)
     )
-    # What comes from the present checkout is part of what was tried, so stored trials stand only as long as
+    # What comes from the present checkout is part of what was tried, so stored trials count only as long as
     # that is the same.
     code = f"{sha}+{await code_version(place.repository, but=lab.home.absolute())}" if newer else sha
     asks = [] if broken else plan_trials(suite, code=code, git_sha=sha)

@@ -191,7 +191,7 @@ FORMATS: Final[tuple[Format, ...]] = (
         read=_one(list_recording),
     ),
 )
-"""The first that fits is taken: the narrower forms stand before the wider ones."""
+"""The first that fits is taken: the narrower forms come before the wider ones."""
 TITLES: Final = tuple(dict.fromkeys(one.title for one in FORMATS))
 _NAMES: Final = ", ".join(title.partition(":")[0] for title in TITLES)
 _UNKNOWN: Final = f"of no known format; known are {_NAMES} (docs/howto/import.md)"

@@ -1,7 +1,7 @@
 """Markdown for a pull request's comment, in which foreign text stays text: rates with intervals, gates,
 flips, trials that did not pass.
 
-Foreign text stands in code spans: there GitHub and its like render no HTML, image or link and notify nobody.
+Foreign text is in code spans: there GitHub and its like render no HTML, image or link and notify nobody.
 What could end a span or a table's cell is replaced by a character that looks alike.
 """
 

@@ -125,7 +125,7 @@ def _change(label: str, d: Difference) -> str:
 
 
 def _surprises(d: Difference) -> bool:
-    """Return whether an interval without zero stands beside a verdict that allows for all pairs."""
+    """Return whether an interval without zero is shown beside a verdict that allows for all pairs."""
     return d.verdict == "inconclusive" and d.interval.excludes(0.0)
 
 
