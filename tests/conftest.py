@@ -219,11 +219,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two more than there are processors: a quarter of the time tests wait, for kernels, browsers, servers and
-    disks.
+    disks. Of the long ones some wait for minutes, for processes that are killed again and again: three more.
     """
-    return (os.cpu_count() or 1) + 2
+    return (os.cpu_count() or 1) + (3 if config.option.markexpr == "long" else 2)
 
 
 @pytest.hookimpl(wrapper=True)
