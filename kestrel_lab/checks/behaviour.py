@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.events.tool_kinds import KINDS, ToolKind, tool_kind
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered, ToolCalled
@@ -72,7 +73,7 @@ class ToolNotUsed(LogCheck):
     async def __call__(self, trial: Trial) -> Score:
         """Pass when the model never asked for the tool."""
         count = len(_answers(trial, self.name))
-        reason = f"{self.name} was called {count} times" if count else ""
+        reason = f"{self.name} was called {format_count(count, 'time')}" if count else ""
         return Score(check=self.label, passed=not count, value=float(not count), reason=reason)
 
 
