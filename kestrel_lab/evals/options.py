@@ -93,6 +93,8 @@ class CompareOptions(Selection, total=False):
     cassette: str | None
     """As in `EvalOptions`; recordings are those of each commit."""
     cassettes: str | Path | None
+    from_divergence: bool
+    """Whether both commits share the answers of models up to the first request in which they differ."""
     alone: bool
     """Whether a first commit, for which `auto` finds no base, is run by itself."""
 
