@@ -27,5 +27,7 @@ class CompareOptions(Selection, total=False):
     cassettes: str | Path | None
     design: Design | None
     """Make trials in turns until this is decided."""
+    from_divergence: bool
+    """Whether both commits share the answers of models up to the first request in which they differ."""
     alone: bool
     """Whether a first commit, for which `auto` finds no base, is run by itself."""
