@@ -30,7 +30,7 @@ from kestrel_lab.evals.importers.imported_run import (
     require_time,
     unreadable_record,
 )
-from kestrel_lab.evals.importers.trace_exports import phoenix_span, read_phoenix
+from kestrel_lab.evals.importers.trace_exports import Span, phoenix_span, read_phoenix
 
 _MODEL_CALLS: Final = ("chat", "text_completion", "generate_content")
 _INFERENCE: Final = "openinference.span.kind"
@@ -42,13 +42,10 @@ _NO_CONTENT: Final = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Span:
-    trace: str
-    id: str
+class _Span(Span):
     parent: str
     began: float
     ended: float
-    error: str
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
