@@ -179,13 +179,13 @@ FORMATS: Final[tuple[Format, ...]] = (
     Format(name="agentdojo", title="AgentDojo: run files", fits=is_agentdojo, read=_one(agentdojo_recording)),
     Format(
         name="chat",
-        title="Chat logs: objects with `messages`, or request and response, in OpenAI's form",
+        title="Chat logs: `messages`, or request and response, of OpenAI, Anthropic, Gemini, LangChain",
         fits=is_chat,
         read=lambda value, place, path: iter((chat_recording(value, place, path.stem),)),
     ),
     Format(
         name="messages",
-        title="Messages: a list and nothing else, in OpenAI's or Anthropic's form",
+        title="Messages: a list and nothing else, of OpenAI, Anthropic, Gemini, LangChain",
         unit="parts",
         fits=is_message,
         read=_one(list_recording),

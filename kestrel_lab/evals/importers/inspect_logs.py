@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -71,12 +72,15 @@ def read_inspect(*paths: str | Path, passes: float = 1.0) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*COLUMNS, *scorers]).astype({"passed": "boolean"})
 
 
+_EVAL: Final = re.compile(rb'"eval"\s*:\s*\{')
+
+
 def is_inspect(path: Path) -> bool:
     """Whether the file looks like a log of Inspect, by its first characters."""
     with path.open("rb") as file:
         head = file.read(4096)
     return head.startswith(b"PK\x03\x04") or (
-        head.lstrip()[:1] == b"{" and b'"version"' in head and b'"eval"' in head
+        head.lstrip()[:1] == b"{" and b'"version"' in head and _EVAL.search(head) is not None
     )
 
 
