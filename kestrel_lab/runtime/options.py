@@ -780,15 +780,17 @@ class LimitOptions(TypedDict, total=False):
     ]
 
 
-@functools.cache
+_TABLES: Final[dict[type[Any], Mapping[str, Opt]]] = {}
+
+
 def table(options: type[Any]) -> Mapping[str, Opt]:
     """Return the options of a table by name, in order."""
-    named = {
-        name: kind.__metadata__[0]
-        for name, kind in options.__annotations__.items()
-        if hasattr(kind, "__metadata__")
-    }
-    return MappingProxyType(named)
+    if options not in _TABLES:
+        kinds = options.__annotations__.items()
+        _TABLES[options] = MappingProxyType(
+            {name: kind.__metadata__[0] for name, kind in kinds if hasattr(kind, "__metadata__")}
+        )
+    return _TABLES[options]
 
 
 LIMITS: Final = tuple(LimitOptions.__annotations__)

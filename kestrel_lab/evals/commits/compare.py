@@ -108,7 +108,7 @@ async def compare_commits(
         store=lab.store,
         same_files=trees[0] == trees[1],
         no_base=missing,
-        told=_shared(lab.store, sides) if options.get("from_divergence") else (),
+        run_notes=_shared(lab.store, sides) if options.get("from_divergence") else (),
     )
 
 
