@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver, Model
 from kestrel_lab.core.sanitize import sanitize_text
-from kestrel_lab.evals.options import CompareOptions, EvalOptions
+from kestrel_lab.evals.commits.compare_options import CompareOptions
+from kestrel_lab.evals.options import EvalOptions
 from kestrel_lab.host.homes import moved_notice
 from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.runtime.options import (

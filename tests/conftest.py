@@ -23,6 +23,7 @@ from outcomes import (
     pytest_sessionfinish,  # noqa: F401
     pytest_terminal_summary,  # noqa: F401
 )  # hooks
+from rewriting import rewrite_share
 
 # Before numpy: threads of its linear algebra wait for each other, on a machine whose processors are taken a
 # hundred times as long.
@@ -166,13 +167,17 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection() -> Iterator[None]:
-    """Let the garbage collector pass over what collection makes, while it is made and after: all of it stays
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Share the rewriting of assertions, and let the garbage collector pass over what collection makes, while it is made and after: all of it stays
     until the end.
 
     It comes less often, too: as Python sets it, it took 7 % of the processor time of a third of the tests.
     """
     gc.disable()
+    if session.config.option.markexpr == "not long":
+        project = Path(__file__).parents[1]
+        files = [*project.glob("tests/**/test_*.py"), *project.glob("kestrel_lab/**/*.py")]
+        rewrite_share(session.config, sorted(files))
     try:
         return (yield)
     finally:
@@ -214,11 +219,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two more than there are processors: a quarter of the time tests wait, for kernels, browsers, servers and
-    disks.
+    disks. Of the long ones some wait for minutes, for processes that are killed again and again: three more.
     """
-    return (os.cpu_count() or 1) + 2
+    return (os.cpu_count() or 1) + (3 if config.option.markexpr == "long" else 2)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from kestrel_lab.checks.trajectory import MadeCall, is_wanted, made_calls
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.events.tool_kinds import KINDS, ToolKind
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered
@@ -89,7 +90,7 @@ class ToolNotUsed(ToolCheck):
     async def __call__(self, trial: Trial) -> Score:
         """Pass when the model never asked for the tool."""
         count = len(self.calls(trial))
-        reason = f"{self.what} was called {count} times" if count else ""
+        reason = f"{self.what} was called {format_count(count, 'time')}" if count else ""
         return Score(check=self.label, passed=not count, value=float(not count), reason=reason)
 
 

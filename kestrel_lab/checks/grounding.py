@@ -125,6 +125,7 @@ class Faithful:
             shown = [one.span.text for one in claim.cited if one.span] or seen
             verdicts.append((await judge(claim.text, shown)).verdict if seen or claim.cited else "neither")
         value = verdicts.count("entailed") / len(verdicts)
+        # A contradiction counts before a claim that nothing supports.
         worst = next((word for word in ("contradicted", "neither") if word in verdicts), "")
         passed = value >= self.share and worst != "contradicted"
         reason = (
@@ -176,7 +177,7 @@ class AnswerCites(LogCheck):
         """Pass when the sources are cited; `value` is the share of them that is."""
         missing = [source for source in self.sources if not contains_name(trial.answer, source)]
         unseen = (
-            [source for source in self.sources if source not in missing and not _told_of(trial, source)]
+            [source for source in self.sources if source not in missing and not _was_seen(trial, source)]
             if self.seen
             else []
         )
@@ -198,10 +199,11 @@ def contains_name(text: str, source: str) -> bool:
     return re.search(rf"(?<![\w./-]){re.escape(source)}(?![\w/-]|\.\w)", text) is not None
 
 
-def _told_of(trial: Trial, source: str) -> bool:
+def _was_seen(trial: Trial, source: str) -> bool:
     texts = (
         record.event.text
         for record in trial.records
+        # A call that failed has shown the agent nothing of the source.
         if isinstance(record.event, ToolAnswered) and record.event.error is None
     )
     return any(source in text for text in texts) or any(

@@ -104,6 +104,7 @@ def _share(text: str) -> float:
         value = float(number)
     except ValueError:
         raise typer.BadParameter(f"a share is written as 5%, 5 or 0.05, not {text!r}") from None
+    # A share of 1 or more makes no sense for these options: it is meant in points.
     return value / 100 if text.strip().endswith("%") or value >= 1 else value
 
 

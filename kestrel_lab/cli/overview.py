@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -196,8 +197,14 @@ def main() -> None:
         sys.stdout.write(f"kestrel {__version__}\n")
         return None
     if completing or (words and words not in (["--help"], ["-h"])):
+        # A command makes mostly objects of modules, which stay. After every 700, as usual, it would look for
+        # what nobody holds: a sixth of the time until a wrong key is said.
+        gc.set_threshold(50_000)
         run_command = _load_commands()
-        return run_command()
+        try:
+            return run_command()
+        finally:
+            gc.freeze()  # else the interpreter looks through all that is left, twice, before it ends
     from kestrel_lab.cli.build_server_output import harmless_output
 
     if not words:

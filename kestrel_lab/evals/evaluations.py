@@ -307,7 +307,7 @@ class Evaluations(Reading, Failures, Arms):
         makes the file.
 
         It runs from top to bottom without a model. Undone and stopped calls are left out and named. Numbers
-        of an answer name the cells in whose outputs they stand. Raises `UsageError` for a run that has not
+        of an answer name the cells whose outputs have them. Raises `UsageError` for a run that has not
         ended, and for one without code.
         """
         from kestrel_lab.evals.notebooks.from_run import notebook_of

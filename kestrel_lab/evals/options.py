@@ -4,21 +4,20 @@
 is an option of a command, too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeVar, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Check, Model, Reporter
 from kestrel_lab.runtime.options import Flag, Opt
 
 if TYPE_CHECKING:
-    from kestrel_lab.evals.commits.sequential_compare import Design
     from kestrel_lab.evals.suite import Suite
+
+T = TypeVar("T")
 
 Configs = Sequence[str] | Mapping[str, Any]
 """Names of a suite's configurations, or models by new names: a model's name, a model, or a `Config`."""
@@ -56,7 +55,7 @@ GivenCheck = Check | str | dict[str, Any]
 class RerunOptions(TypedDict, total=False):
     """What success is, who makes the re-runs, and what they may cost."""
 
-    suite: str | Path | Suite | None
+    suite: "str | Path | Suite | None"
     """The suite of the trial, where its name does not find it, or one with a scenario of the run's goal."""
     checks: Sequence[GivenCheck]
     """What a re-run has to pass, in the place of the suite's checks."""
@@ -84,6 +83,12 @@ class Selection(TypedDict, total=False):
     """Scenarios with one of these tags."""
 
 
+def take_options(options: type[T], given: dict[str, Any]) -> T:
+    """Take the options of a dataclass out of what was `given`, and return them as one."""
+    names = [one.name for one in fields(cast("Any", options)) if one.name in given]
+    return options(**{name: given.pop(name) for name in names})
+
+
 def parts_of(options: Mapping[str, Any]) -> Selection:
     """Return the options that select a part of a suite."""
     return cast("Selection", {name: options.get(name) for name in Selection.__annotations__})
@@ -99,31 +104,9 @@ class StoredSelection(Selection, total=False):
 class SummaryOptions(StoredSelection, total=False):
     """What a summary of stored trials shows."""
 
-    by: str
-    """`config`, which is the default, `family`, `scenario` or any column of a frame."""
-    metrics: Sequence[str]
-    """A choice of them by default."""
-    tries: bool
-    """Whether pass@k and pass^k are shown for every k."""
-
-
-class CompareOptions(Selection, total=False):
-    """How two commits are compared."""
-
-    epochs: int | None
-    """How often each scenario is repeated; the suite's number by default."""
-    reporter: Reporter | None
-    margin: float
-    """How large a change of the success rate counts as none, .05 by default."""
-    own_suite: bool
-    """Whether each commit runs the suite file that it has itself."""
-    cassette: str | None
-    """As in `EvalOptions`; recordings are those of each commit."""
-    cassettes: str | Path | None
-    design: Design | None
-    """Make trials in turns until this is decided."""
-    alone: bool
-    """Whether a first commit, for which `auto` finds no base, is run by itself."""
+    by: Annotated[str, Opt("config", "config, family, scenario or any column of a frame")]
+    metrics: Annotated[Sequence[str], Opt((), "the metrics to show; a choice of them by default")]
+    tries: Annotated[bool, Opt(False, "whether pass@k and pass^k are shown for every k")]
 
 
 def read_rubric(rubric: str) -> str:

@@ -244,8 +244,8 @@ class Kestrel:
             for row in tested.rows:
                 # A trial that failed by its own checks keeps its reason; the test's is only of those that
                 # passed.
-                stands = row.outcome != "pass" or not failure
-                result = row.result if stands else {**row.result, "outcome": "fail", "reason": failure}
+                kept = row.outcome != "pass" or not failure
+                result = row.result if kept else {**row.result, "outcome": "fail", "reason": failure}
                 result = {**result, "test": "failed" if failure else "passed"}
                 lab = self.session.lab
                 store_trial(lab.store, replace(row, result=result))

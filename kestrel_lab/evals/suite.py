@@ -533,6 +533,7 @@ class Suite(Declared):
         for place in places:
             found = place / name
             if found.exists():
+                # Resolved, because a link may lead out of the repository.
                 if self.root is not None and not found.resolve().is_relative_to(self.root.resolve()):
                     raise UsageError(
                         f"suite {self.name!r} names {name!r}, which is outside its repository {self.root}"
@@ -563,8 +564,8 @@ class Suite(Declared):
             "instructions_from": self.instructions_from,
             "tools_from": list(self.tools_from),
         }
-        # Left out where not used, so that results stored before there were graders still stand.
-        # A trial that may have been replayed never stands for one that was not, nor the other way round.
+        # Left out where not used, so that results stored before there were graders still count.
+        # A trial that may have been replayed never replaces one that was not, nor the other way round.
         taped: dict[str, Json] = (
             {"cassette": self.cassette.mode} if self.cassette.mode in ("record", "replay") else {}
         )
@@ -597,6 +598,7 @@ def _chosen_names(what: str, asked: Iterable[str] | None, known: set[str]) -> se
         return None
     found: set[str] = set()
     for name in [asked] if isinstance(asked, str) else asked:
+        # A name that is exactly known is meant as it is, even with `*` or `?` in it.
         fits = {name} & known or {one for one in known if fnmatchcase(one, name)}
         if not fits:
             raise UsageError(f"the suite has no {what} {name!r}; {did_you_mean(name, known)}")

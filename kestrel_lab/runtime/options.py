@@ -254,11 +254,10 @@ class Flag:
     """`--cost`; by default made from the option's name. A short form may follow: `--cost -c`."""
     metavar: str = ""
     kind: Any = str
-    """The type of its value. A `list[str]` is written several times."""
+    """The type of its value, a number of at `least` this size. A `list[str]` is written several times."""
     parse: Callable[[Any], Any] | None = None
     """Makes the option's value of it; by default it is the value."""
     least: int | None = None
-    """The smallest number that it may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -781,15 +780,17 @@ class LimitOptions(TypedDict, total=False):
     ]
 
 
-@functools.cache
+_TABLES: Final[dict[type[Any], Mapping[str, Opt]]] = {}
+
+
 def table(options: type[Any]) -> Mapping[str, Opt]:
     """Return the options of a table by name, in order."""
-    named = {
-        name: kind.__metadata__[0]
-        for name, kind in options.__annotations__.items()
-        if hasattr(kind, "__metadata__")
-    }
-    return MappingProxyType(named)
+    if options not in _TABLES:
+        kinds = options.__annotations__.items()
+        _TABLES[options] = MappingProxyType(
+            {name: kind.__metadata__[0] for name, kind in kinds if hasattr(kind, "__metadata__")}
+        )
+    return _TABLES[options]
 
 
 LIMITS: Final = tuple(LimitOptions.__annotations__)
@@ -925,10 +926,9 @@ def check_options(call: Callable[P, T]) -> Callable[P, T]:
     """Wrap `call` so that an option it does not have raises `UnknownOption` at once, with the nearest
     name.
     """
-    parameters = inspect.signature(call).parameters.values()
     known = [
         one.name
-        for one in parameters
+        for one in inspect.signature(call).parameters.values()
         if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) and one.name != "self"
     ]
     return _refuse_unknown(call, known)
@@ -939,12 +939,11 @@ def takes_options(*tables: type[Any]) -> Callable[[Callable[P, T]], Callable[P, 
     show them to `help` and completion, with their defaults.
     """
     shown = [one for options in tables for one in _parameters(options)]
-    names = [one.name for one in shown]
 
     def decorate(call: Callable[P, T]) -> Callable[P, T]:
         signature = inspect.signature(call)
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        wrapped = _refuse_unknown(call, [*(one.name for one in own if one.name != "self"), *names])
+        wrapped = _refuse_unknown(call, [*(one.name for one in (*own, *shown) if one.name != "self")])
         wrapped.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]  # `inspect` reads it
         return wrapped
 
@@ -953,32 +952,23 @@ def takes_options(*tables: type[Any]) -> Callable[[Callable[P, T]], Callable[P, 
 
 def _parameters(options: type[Any]) -> list[inspect.Parameter]:
     """Return the options of a table as parameters, with their defaults."""
-    known = table(options)
     if is_dataclass(options):
         kinds = {one.name: one.type for one in fields(options)}
         defaults = {one.name: one.default for one in fields(options) if one.default is not MISSING}
     else:
         kinds = options.__annotations__
-        own = fill(LabOptions if options is LabKeywords else options, {}) if known else {}
-        defaults = {name: own.get(name) for name in kinds}
+        defaults = dict.fromkeys(kinds) | (
+            fill(LabOptions if options is LabKeywords else options, {}) if table(options) else {}
+        )
     return [
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=defaults.get(name, inspect.Parameter.empty),
-            annotation=_shown_type(kind, defaults.get(name, "")) if name in known else kind,
+            annotation=_shown_type(kind, defaults.get(name, "")) if hasattr(kind, "__metadata__") else kind,
         )
         for name, kind in kinds.items()
     ]
-
-
-def take_options(options: type[T], given: dict[str, Any]) -> T:
-    """Take the options of a dataclass out of what was `given`, and return them as one."""
-    return options(**{name: given.pop(name) for name in _field_names(options) if name in given})
-
-
-def _field_names(options: Any) -> list[str]:
-    return [one.name for one in fields(options)]
 
 
 def _shown_type(kind: Any, default: object) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 ToolKind = Literal["command", "read", "edit", "search", "web", "ask"]
 KINDS: Final[tuple[str, ...]] = get_args(ToolKind)
@@ -72,26 +72,29 @@ _ENTERING: Final = frozenset(
 )
 """Further verbs of tools that act, of which most make, send and delete nothing."""
 Effect = Literal["file", "send", "delete", "program"]
-_EFFECTS: Final[dict[Effect, frozenset[str]]] = {
+_EFFECTS: Final[Mapping[Effect, frozenset[str]]] = {
     kind: frozenset(words.split())
-    for kind, words in {
-        "file": "append archive attachment attachments backup cell clone code commit content "
-        "contents convert copy dir directory doc docs document documents download edit "
-        "export file files folder generate git image insert log merge move node notebook "
-        "note notes page patch path print pull push report repo repository save script "
-        "sheet sync text upload write zip",
-        "send": "announce appointment book buy calendar call chat checkout comment deploy email "
-        "event exchange forward invitation invite invoice issue mail meeting merge "
-        "message notify order participants pay payment post pr publish pull purchase push "
-        "refund register release reminder reply request reserve return schedule send "
-        "share sms submit subscribe sync ticket transact transfer tweet upload",
-        "delete": "cancel change clear close delete discard drop edit exchange kill merge modify "
-        "move patch purge refund remove rename replace reset return revoke set stop sync "
-        "unsubscribe update upsert write",
-        "program": "action agent apply build call cell code command do eval exec execute function "
-        "invoke job kernel notebook perform pipeline process program python query run "
-        "script shell sql start task test tests tool trigger use workflow",
-    }.items()
+    for kind, words in cast(
+        "dict[Effect, str]",
+        {
+            "file": "append archive attachment attachments backup cell clone code commit content "
+            "contents convert copy dir directory doc docs document documents download edit "
+            "export file files folder generate git image insert log merge move node notebook "
+            "note notes page patch path print pull push report repo repository save script "
+            "sheet sync text upload write zip",
+            "send": "announce appointment book buy calendar call chat checkout comment deploy email "
+            "event exchange forward invitation invite invoice issue mail meeting merge "
+            "message notify order participants pay payment post pr publish pull purchase push "
+            "refund register release reminder reply request reserve return schedule send "
+            "share sms submit subscribe sync ticket transact transfer tweet upload",
+            "delete": "cancel change clear close delete discard drop edit exchange kill merge modify "
+            "move patch purge refund remove rename replace reset return revoke set stop sync "
+            "unsubscribe update upsert write",
+            "program": "action agent apply build call cell code command do eval exec execute function "
+            "invoke job kernel notebook perform pipeline process program python query run "
+            "script shell sql start task test tests tool trigger use workflow",
+        },
+    ).items()
 }
 """Words of a tool's name, verbs and objects, that say that it may have an effect."""
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")

@@ -131,6 +131,7 @@ class StatesMatch:
             for turn in turns
         ]
         module = _module("multi_turn_checker")
+        # A name of its own: trials that run at once must not share the package's instances.
         name = f"kestrel{secrets.token_hex(8)}"
         try:
             found = module.multi_turn_checker(written, task["answer"], task["entry"], "", name)
@@ -297,6 +298,7 @@ def _ast_checker() -> ModuleType:
 
 
 def _tool(function: dict[str, Any], work: Callable[..., str]) -> Tool:
+    # Providers refuse dots in the names of functions; the checker is given the same names.
     name = re.sub(r"\.", "_", function["name"])
     schema = cast("dict[str, Json]", _schema(function["parameters"]))
     return Tool(

@@ -90,7 +90,7 @@ async def _search(reruns: Reruns, each: int) -> Receipt:
     receipt, home = _receipt(reruns), reruns.lab.home
     while not receipt.search.over():
         turn = reruns.turns[receipt.search.next() - 1]
-        if ended := reruns.ended(each * reruns.share(turn)) or _broken(reruns.made):
+        if ended := reruns.ended(each * reruns.share(turn)) or breaks(reruns.made):
             receipt = _receipt(reruns, ended)
             break
         reruns.report(f"turn {turn.number} anew; {one_line(receipt.headline, 100)}")
@@ -111,7 +111,8 @@ async def _together(reruns: Reruns, turn: Turn, each: int) -> None:
             raise end
 
 
-def _broken(made: Sequence[Rerun]) -> str:
+def breaks(made: Sequence[Rerun]) -> str:
+    """Return why no more re-runs make sense after the last ones; empty while they do."""
     last = made[-_MOST_BROKEN:]
     if len(last) < _MOST_BROKEN or any(one.outcome != "error" for one in last):
         return ""
@@ -156,7 +157,7 @@ async def _try_changes(reruns: Reruns, receipt: Receipt, lines: Sequence[str], t
     for line in lines:
         left[line] = tries - sum((one.line, one.turn) == (line, turn.number) for one in reruns.made)
     while left := +left:
-        if why := reruns.ended(reruns.share(turn)) or _broken(reruns.made):
+        if why := reruns.ended(reruns.share(turn)) or breaks(reruns.made):
             ended = why
             break
         line = max(left, key=left.__getitem__)

@@ -27,7 +27,7 @@ from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.core.yaml.writer import entry_text
-from kestrel_lab.evals.blame.blame import earlier_receipt
+from kestrel_lab.evals.blame.blame import breaks, earlier_receipt
 from kestrel_lab.evals.blame.receipt import Receipt
 from kestrel_lab.evals.blame.rerun import FIRST_EPOCH, Rerun, Reruns, open_reruns
 from kestrel_lab.evals.execution.prepare import prepare_suite
@@ -161,6 +161,8 @@ class Shrunk(ResultView):
     def headline(self) -> str:
         """How much is left, in one line."""
         share = 100 * self.kept_events / max(1, self.events)
+        if not self.replays:
+            return f"NOT SHRUNK: nothing could be replayed of run {self.run}"
         if not self.reliable:
             return (
                 f"NOT RELIABLE: even with all that run {self.run} had, {self.failed} of {self.replays} "
@@ -273,8 +275,8 @@ def _history(reruns: Reruns) -> dict[str, GivenTurn]:
     return found
 
 
-class _BudgetEndedError(Exception):
-    """No replay more can be paid."""
+class _EndedError(Exception):
+    """No replay more can be paid, or the last ones all broke."""
 
 
 class _Search:
@@ -309,7 +311,7 @@ class _Search:
             for place, (fixed, parts) in enumerate(steps):
                 if (parts or place == 0) and await self._fewest(fixed, parts, receipt):
                     break
-        except _BudgetEndedError as error:
+        except _EndedError as error:
             self.ended = str(error)
         whole = frozenset(self._material.parts)
         seen = [parts for parts, (failed, replays) in self._seen.items() if failed >= SHARE * replays]
@@ -396,7 +398,7 @@ class _Search:
     async def _replay(self, parts: frozenset[Part]) -> bool:
         """Run a trial of a candidate, and return whether it failed as the run did."""
         if ended := self._ended(parts):
-            raise _BudgetEndedError(ended)
+            raise _EndedError(ended)
         reruns = self._reruns
         reruns.report(f"{format_count(len(self._seen), 'candidate')} tried")
         scenario = self._material.scenario(reruns.scenario, parts)
@@ -411,6 +413,10 @@ class _Search:
         reruns.made.append(
             Rerun(turn=1, outcome=row.outcome, reason=row.reason, run=row.run, calls=calls, cost_usd=cost)
         )
+        if row.outcome == "error":  # which says nothing of the candidate
+            if ended := breaks(reruns.made):
+                raise _EndedError(ended)
+            return await self._replay(parts)
         failed = frozenset(str(score["check"]) for score in row.scores if not score["passed"])
         as_it_did = row.outcome == "fail" and _errors(reruns.lab, row.run) <= self._errors
         if as_it_did:

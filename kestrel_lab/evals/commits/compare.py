@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.evals.commits.compare_options import CompareOptions
 from kestrel_lab.evals.commits.comparison import AUTO, Comparison, Side
 from kestrel_lab.evals.commits.interleaved_trials import (
     CommitTrials,
@@ -26,11 +28,11 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import reusable_rows
 from kestrel_lab.evals.execution.runner import TrialsToRun, plan_trials, run_suite, run_trials
 from kestrel_lab.evals.git import NoEarlierCommit, nearest_baseline, tree_of
-from kestrel_lab.evals.options import CompareOptions
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import label_kind
+from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.services import Services
 
@@ -51,12 +53,19 @@ async def compare_commits(
     """
     reporter, margin, design = options.get("reporter"), options.get("margin", 0.05), options.get("design")
     own_suite, alone = options.get("own_suite", False), options.get("alone", False)
+    recordings = options.get("cassette"), options.get("cassettes")
+    if options.get("from_divergence"):
+        if any(recordings):
+            raise UsageError("from_divergence records answers in a place of its own: leave cassettes out")
+        # Whichever commit comes first in an epoch asks the model; the other is told the same, up to where it
+        # asks for something else.
+        recordings = "record", lab.home.absolute() / "divergence" / Path(suite).stem
     place = suite_with_parts(
         lab,
         suite,
         epochs=options.get("epochs"),
-        cassette=options.get("cassette"),
-        cassettes=options.get("cassettes"),
+        cassette=recordings[0],
+        cassettes=recordings[1],
         configs=options.get("configs"),
         scenarios=options.get("scenarios"),
         families=options.get("families"),
@@ -99,7 +108,19 @@ async def compare_commits(
         store=lab.store,
         same_files=trees[0] == trees[1],
         no_base=missing,
+        run_notes=_shared(lab.store, sides) if options.get("from_divergence") else (),
     )
+
+
+def _shared(store: SessionStore, sides: Sequence[Side]) -> tuple[str, ...]:
+    """Return how many answers of models the sides did not have to ask for."""
+    store.flush()
+    sql = (
+        "SELECT count(*), count(iif(body ->> '$.replayed', 1, NULL)) FROM events "
+        "WHERE type = 'model_answered' AND run_id IN (SELECT value FROM json_each(?))"
+    )
+    ((asked, shared),) = store.query(sql, (dumps([row.run for side in sides for row in side.rows]),))
+    return (f"{shared:,} of {asked:,} answers of models were those of the other side, or of earlier trials.",)
 
 
 def _check_works(works: Sequence[CommitTrials]) -> None:

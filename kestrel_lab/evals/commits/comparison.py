@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.evals.commits.difference_texts import (
+    VERDICT_TONES,
+    difference_cells,
+    difference_record,
+    unit_notes,
+    verdict_sentence,
+)
 from kestrel_lab.evals.commits.no_difference import by_construction
 from kestrel_lab.evals.commits.row_differences import PRIMARY, compare_families, compare_rows
 from kestrel_lab.evals.commits.sequential_compare import SequentialRun, decided_in_turns
 from kestrel_lab.evals.commits.success_difference import BY_LABELS, label_note
-from kestrel_lab.evals.gate_bounds import is_share
 from kestrel_lab.evals.reports.change_phrases import VERDICT_HEADINGS, change_phrase
 from kestrel_lab.evals.reports.gate_decisions import (
     GateReport,
@@ -38,7 +44,7 @@ from kestrel_lab.evals.stats.difference import (
 )
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.best_configuration import format_points, points_text
+from kestrel_lab.evals.summaries.best_configuration import format_points
 from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.evals.summaries.result_table import broke_in, label_kind, with_unit
 from kestrel_lab.eventlog.store import SessionStore
@@ -114,7 +120,7 @@ class Comparison(ResultView):
         """
         return unit_frame(
             [
-                {"config": config, "model_kind": self._kinds[config], "metric": key, **_record(d)}
+                {"config": config, "model_kind": self._kinds[config], "metric": key, **difference_record(d)}
                 for (config, key), d in self._differences.items()
             ]
         )
@@ -128,7 +134,7 @@ class Comparison(ResultView):
         """
         return unit_frame(
             [
-                {"config": config, "family": key, "model_kind": self._kinds[config], **_record(d)}
+                {"config": config, "family": key, "model_kind": self._kinds[config], **difference_record(d)}
                 for (config, key), d in self._by_family.items()
             ]
         )
@@ -213,6 +219,7 @@ class Comparison(ResultView):
                     found = d.interval.times(1 / unit)
                     tone = VERDICT_TONES[d.verdict]
                     if primary:
+                        # The change of a rate lies within 100 points; the interval of t knows no bounds.
                         found = replace(found, low=max(-1.0, found.low), high=min(1.0, found.high))
                     row = interval_row(name, found.mean, found.low, found.high, tone)
                     rows.append(row | {"text": found.text(format_points)})
@@ -247,7 +254,7 @@ class Comparison(ResultView):
         """
         said = [
             (f"{self._label(config)}: " if len(self._kinds) > 1 else "")
-            + _verdict_sentence(self.base.title, self.head.title, d)
+            + verdict_sentence(self.base.title, self.head.title, d)
             for (config, metric), d in self._differences.items()
             if metric == PRIMARY
         ]
@@ -288,7 +295,7 @@ class Comparison(ResultView):
         HTML page.
         """
         cells = [
-            [self._label(config), metric, *_difference_cells(metric, d)]
+            [self._label(config), metric, *difference_cells(metric, d)]
             for (config, metric), d in self._differences.items()
         ]
         decided = self.gates()
@@ -318,7 +325,7 @@ class Comparison(ResultView):
     def __str__(self) -> str:
         lines = []
         for (config, metric), d in self._differences.items():
-            base, head, change, p, verdict, mde = _difference_cells(metric, d)
+            base, head, change, p, verdict, mde = difference_cells(metric, d)
             what = f"{self._label(config)} {metric}: {base} → {head}, difference {change}, p {p}"
             lines.append(f"{what}: {verdict}, smallest detectable {mde}")
         lines += [
@@ -346,9 +353,9 @@ class Comparison(ResultView):
             [
                 self._label(config),
                 *(
-                    [with_unit(key), *_difference_cells(key, d)]
+                    [with_unit(key), *difference_cells(key, d)]
                     if what == "metric"
-                    else [key, *_difference_cells(PRIMARY, d)]
+                    else [key, *difference_cells(PRIMARY, d)]
                 ),
             ]
             for (config, key), d in found.items()
@@ -487,7 +494,7 @@ class Comparison(ResultView):
         notes = [(metric, d.note) for (_, metric), d in self._differences.items() if d.note]
         for note in dict.fromkeys(note for _, note in notes):
             yield f"{', '.join(dict.fromkeys(metric for metric, why in notes if why == note))}: {note}."
-        yield from () if same else _unit_notes(self._differences.values())
+        yield from () if same else unit_notes(self._differences.values())
         yield from self._label_notes()
 
     def _label_notes(self) -> Iterable[str]:
@@ -497,75 +504,3 @@ class Comparison(ResultView):
             sides = [[row for row in rows if row.config == config] for rows in self._rows]
             if metric == PRIMARY and (said := label_note(d, sides, passes)):
                 yield f"{self._label(config)}: {said}."
-
-
-def _unit_notes(differences: Iterable[Difference]) -> Iterable[str]:
-    """Yield what a comparison speaks of, where that is not scenarios like these, each counted by itself."""
-    differences = list(differences)
-    if of_families := {d.test for d in differences if d.test.endswith("of families")}:
-        yield (
-            "Scenarios of one family count together: what disturbs all of them at once is no evidence of a "
-            f"change ({', '.join(sorted(of_families))})."
-        )
-    if few := next((d.scenarios for d in differences if d.scope == "these scenarios" and d.scenarios), None):
-        yield (
-            f"With {format_count(few, 'scenario')} this speaks of "
-            f"{'it' if few == 1 else 'these scenarios'} only; from six on it speaks of scenarios like these."
-        )
-
-
-def _record(d: Difference) -> dict[str, Any]:
-    names = ("p", "p_holm", "verdict", "mde", "scenarios", "lower", "higher", "scope", "test", "note")
-    return {
-        "base": d.base,
-        "head": d.head,
-        "difference": d.interval.mean,
-        "low": d.interval.low,
-        "high": d.interval.high,
-        **{name: getattr(d, name) for name in names},
-    }
-
-
-VERDICT_TONES: Final[dict[Verdict, str]] = {
-    "regression": "bad",
-    "improvement": "good",
-    "stable": "",
-    "inconclusive": "unsure",
-}
-"""Of verdicts on a page."""
-
-
-def _verdict_sentence(base: str, head: str, d: Difference) -> str:
-    if not d.scenarios:
-        return f"{base} and {head} have no scenario in common."
-    of = f" in these {format_count(d.scenarios, 'scenario')}" if d.scope == "these scenarios" else ""
-    rates = f"{100 * d.base:.0f} % → {100 * d.head:.0f} % passed ({points_text(d.interval)})"
-    match d.verdict:
-        case "regression":
-            return f"{head} is worse than {base}{of}: {rates}."
-        case "improvement":
-            return f"{head} is better than {base}{of}: {rates}."
-        case "stable":
-            return f"{head} is as good as {base}{of}: {rates}."
-    reach = (
-        f" A change of {100 * d.mde:.0f} points would have been found in four of five such comparisons."
-        if math.isfinite(d.mde) and d.mde <= 1
-        else ""
-    )
-    return f"These trials do not tell whether {head} is better or worse than {base}: {rates}.{reach}"
-
-
-def _difference_cells(metric: str, d: Difference) -> list[str]:
-
-    def text(value: float, sign: str = "") -> str:
-        if not math.isfinite(value):
-            return "unknown" if metric == "cost_estimate" and not sign else "–"
-        return f"{100 * value:{sign}.1f} %" if is_share(metric) else f"{value:{sign}.4g}"
-
-    change = f"{text(d.interval.mean, '+')} ({text(d.interval.low, '+')} to {text(d.interval.high, '+')})"
-    return [text(d.base), text(d.head), change, format_p_value(d.p_holm), d.verdict, text(d.mde)]
-
-
-def format_p_value(p: float) -> str:
-    """Return a p value as text; a dash where there is none."""
-    return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -145,7 +145,7 @@ class Place:
         if use.mode == "replay" and folder.is_relative_to(self.repository):
             own = tree / folder.relative_to(self.repository)
             folder = own if own.is_dir() else folder
-        return {"cassette": use.mode, "cassettes": str(folder)}
+        return {"cassette": use.mode, "cassettes": str(folder.absolute())}
 
 
 def suite_with_parts(
@@ -160,7 +160,7 @@ def suite_with_parts(
     """Return the suite with the selected parts; raises `UsageError` where it cannot be run at commits."""
     path = Path(suite).absolute()
     chosen = with_cassette(load_suite(suite), cassette, cassettes).select(epochs=epochs, **parts)
-    if cassette in ("record", "refresh"):
+    if cassette in ("record", "refresh") and cassettes is None:
         msg = (
             "the checkout of a commit is thrown away, and a recording with it: kestrel eval run "
             f"{suite} --cassette {cassette} makes"
@@ -201,7 +201,7 @@ async def plan_commit(lab: Services, place: Place, name: str, *, own_suite: bool
     newer = not own_suite and not await has_file(
         place.repository, sha, place.path.relative_to(place.repository)
     )
-    # What comes from the present checkout is part of what was tried, so stored trials stand only as long as
+    # What comes from the present checkout is part of what was tried, so stored trials count only as long as
     # that is the same.
     code = f"{sha}+{await code_version(place.repository, but=lab.home.absolute())}" if newer else sha
     asks = [] if broken else plan_trials(suite, code=code, git_sha=sha)

@@ -136,8 +136,8 @@ class Design:
         """Return the same for so many scenarios and epochs."""
         counts = [max(1, scenarios * epochs * number // self.looks) for number in range(1, self.looks + 1)]
         boundary = Boundary(self.spending, self.error)
-        at_last = [boundary.next(fraction) for fraction in information_fractions(counts, scenarios)][-1]
-        return detectable_by(scenarios, epochs, power=self.power, boundary=at_last)
+        looks = [(one, boundary.next(one)) for one in information_fractions(counts, scenarios)]
+        return detectable_by(scenarios, epochs, power=self.power, looks=looks)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

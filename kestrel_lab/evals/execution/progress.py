@@ -103,10 +103,12 @@ class EvalProgress:
             f"{self._counts[outcome]} {word}" for outcome, word in _WORDS.items() if self._counts[outcome]
         )
         passed = self._clock() - self._began
+        # A rate of the first moments would promise an end that nobody can keep.
         if passed < _SETTLED_S:
             return " · ".join(filter(None, (outcomes, self.remark)))
         parts = [outcomes if self._made else self._notice or outcomes]
         if self._made:
+            # Of the last trials only: the first ones started together, and endpoints slow down.
             rate = (len(self._lately) - 1) / max(self._clock() - self._lately[0], 1e-6)
             left = self.total - self._counts.total()
             parts += [
@@ -137,6 +139,7 @@ class EvalProgress:
         finally:
             if task is not None:
                 task.cancel()
+                # Waited for, so that no report comes after the block.
                 await asyncio.gather(task, return_exceptions=True)
 
 

@@ -137,7 +137,7 @@ def _span(span: Mapping[str, Any]) -> _Span:
         error=str(status.get("message") or "failed")
         if status.get("code") in (2, "STATUS_CODE_ERROR")
         else "",
-        # Content stands on the span, or on an event of it.
+        # Content is on the span, or on an event of it.
         facts={
             one["key"]: _value(one["value"])
             for holder in (*span.get("events", ()), span)

@@ -24,11 +24,11 @@ from kestrel_lab.evals.importers.imported_run import (
     seconds_of,
     unreadable_record,
 )
+from kestrel_lab.evals.importers.message_shapes import plain_message
 
 _NO_MESSAGES: Final = "its spans have no messages: export inputs and outputs too"
 _HOLDERS: Final = ("messages", "input", "output", "choices", "generations", "message", "response", "prompts")
 """Keys below which tools record what was said."""
-_LANGCHAIN_ROLES: Final = {"human": "user", "ai": "assistant", "chat": "user", "function": "tool"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,22 +223,8 @@ def _chat(value: Any, role: str = "user") -> list[dict[str, Any]]:
     for inner in _HOLDERS:
         if inner in value and "role" not in value:
             return _chat(value[inner], role)
-    if isinstance(value.get("kwargs"), dict):  # LangChain's serialised messages
-        value = {"type": str(value["kwargs"].get("type") or value["id"][-1]), **value["kwargs"]}
-    kind = str(value.get("role") or value.get("type") or role).lower().removesuffix("message")
-    if "content" not in value and "tool_calls" not in value:
-        return [{"role": role, "content": str(value["text"])}] if "text" in value else []
-    return [{**value, "role": _LANGCHAIN_ROLES.get(kind, kind), "tool_calls": _calls(value)}]
-
-
-def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    more = message.get("additional_kwargs") or {}
-    return [
-        call
-        if isinstance(call.get("function"), dict)
-        else {"id": call.get("id"), "function": {"name": call["name"], "arguments": call.get("args") or {}}}
-        for call in message.get("tool_calls") or more.get("tool_calls") or ()
-    ]
+    found = plain_message(value, role)
+    return [{"tool_calls": [], **found}] if found is not None else []
 
 
 def _last(value: Any) -> dict[str, Any] | None:

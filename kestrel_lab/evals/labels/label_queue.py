@@ -177,6 +177,7 @@ class Labelling:
     def progress(self) -> tuple[int, int]:
         """Return how many of how many labels are given; trials that come back count."""
         mine = {(label.run, label.said.repeat): label.said.value for label in self.labels()}
+        # A skipped trial does not come back, so it is not counted twice.
         dropped = sum(
             one.repeat and (one.run, True) not in mine and mine.get((one.run, False), 1) is None
             for one in self._drawn
@@ -243,6 +244,7 @@ def suite_rubric(suite: Suite) -> str:
     rubrics = {
         c.rubric for one in suite.scenarios for c in each_check(one.checks) if isinstance(c, ModelGraded)
     }
+    # Checks with several rubrics have no one by which a whole answer could be labelled.
     return rubrics.pop() if len(rubrics) == 1 else RUBRIC
 
 

@@ -75,7 +75,7 @@ def stored_verdicts(
         version = version_of(said)
         mine = found.pop(version, {})
         given = mine.setdefault(run, [])
-        # The first verdict of a round stands; a check may have been the same judge as one that was asked.
+        # The first verdict of a round counts; a check may have been the same judge as one that was asked.
         if all((one.round, one.swapped) != (said.round, said.swapped) for one in given):
             given.append(said)
         found[version] = mine

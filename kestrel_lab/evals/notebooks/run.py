@@ -273,6 +273,7 @@ class _Execution:
             self.task.cancel()
 
         loop = asyncio.get_running_loop()
+        # nbclient sets its handlers before this: ours take their place.
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
                 loop.add_signal_handler(number, stop)
@@ -309,6 +310,7 @@ class _Execution:
         if number not in self.begun:
             return CellRun(number=number, source=source, outcome="not run")
         seconds = self.ended.get(number, time.perf_counter()) - self.begun[number]
+        # Only the cell that began last can have failed: no cell runs after it.
         if failure is None or number != max(self.begun):
             return CellRun(number=number, source=source, outcome="ok", seconds=seconds)
         outcome, error, message, traceback = "error", type(failure).__name__, str(failure), ""

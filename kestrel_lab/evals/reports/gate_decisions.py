@@ -15,7 +15,7 @@ from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, format_metric, is_share
 from kestrel_lab.evals.reports.gate_needs import undecided_change, undecided_reason
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
-from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_table
+from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_table, plain_prose
 from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
 from kestrel_lab.evals.stats.difference import BY_CONSTRUCTION, Difference
 from kestrel_lab.evals.stats.intervals_and_tests import (
@@ -186,14 +186,14 @@ class GateReport(PartsView):
         more = [f"… and {len(found) - _CONCERNS} more"] if len(found) > _CONCERNS else []
         return [
             f"**{_CONCERN_WORDS[d.verdict]}** {code_span(d.gate)}, {code_span(d.config)}: "
-            + ", ".join(filter(None, (d.cells()[2] if d.trials else "", d.why and code_span(d.why, _WHY))))
+            + ", ".join(filter(None, (d.cells()[2] if d.trials else "", d.why and plain_prose(d.why, _WHY))))
             for d in found[:_CONCERNS]
         ] + more
 
     def markdown(self) -> str:
         """A table for a pull request."""
         rows = [
-            [code_span(d.gate), code_span(d.config), *d.cells()[2:5], code_span(d.why, _WHY)]
+            [code_span(d.gate), code_span(d.config), *d.cells()[2:5], plain_prose(d.why, _WHY)]
             for d in self.decisions
         ]
         return join_blocks([f"**Gates: {self.verdict}**", markdown_table(HEADINGS, rows)])

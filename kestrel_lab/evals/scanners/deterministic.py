@@ -62,7 +62,7 @@ def loop(run: Transcript) -> Iterator[Finding]:
     without an answer or with one that could not do it.
     """
     if run.answer.strip() and not _UNABLE.search(_opening(run)):
-        return  # who answers after all has come out of it: of such runs four in ten are right
+        return  # who answers after all has come out of it: of such runs only six in ten failed
     groups: dict[tuple[str, str, str], list[TranscriptStep]] = {}
     last: dict[tuple[str, str], str] = {}
     for call in run.calls:

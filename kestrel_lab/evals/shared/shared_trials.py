@@ -150,6 +150,7 @@ def redact_trial(row: EvalRow, redactor: Redactor, origin: str) -> EvalRow:
             f"trial {_short_name(row.id)} has {size:,} characters, more than the {MOST_TEXT:,} that a "
             "shared one may have"
         )
+    # Checked before it is sent: nobody could pull a trial that is not in order.
     return checked_trial({**_fields(row), "result": result})
 
 
@@ -183,6 +184,7 @@ def trial_digest(row: EvalRow) -> str:
     """Return a hash of everything of a trial that is no free text: equal before and after redaction, here and
     there.
     """
+    # Texts are left out, because redaction changes them, and differently on each machine.
     columns = {name: value for name, value in _fields(row).items() if name != "result"}
     return content_key("trial/1", columns, _facts(row.result))
 
@@ -254,6 +256,7 @@ def _harmless(event: e.Event, origin: str) -> e.Event:
                 event, workspace="", policy="ask", rules=[], follows="", earlier={}, images=[], imported=mark
             )
         case e.ApprovalGiven():
+            # An approval of somebody else must not hold for later calls here.
             return replace(event, scope="once")
     return event
 

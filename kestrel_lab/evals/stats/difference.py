@@ -425,7 +425,7 @@ class _Levels:
         """
         often = min(1.0, max(self.mean, self.square / self.mean))
         one = self.mean / often * (1 - (1 - lost * often) ** (1 / self.per_trial))
-        return 1 - (1 - one) ** max(1.0, self.scenarios / units)
+        return 1 - math.pow(1 - one, max(1.0, self.scenarios / units))
 
 
 def _detectable(

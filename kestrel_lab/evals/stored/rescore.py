@@ -54,7 +54,7 @@ class RescoreResult:
     changes: tuple[dict[str, Any], ...] = ()
     """Trials whose outcome changed: `scenario`, `config`, `epoch`, `before`, `after`, `reason`, `run`."""
     kept: Mapping[str, int] = field(default_factory=dict)
-    """Checks that need more than the log, and why: their old scores stand. With the number of trials."""
+    """Checks that need more than the log, and why: their old scores are kept. With the number of trials."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Why trials were not judged again, with their number."""
 

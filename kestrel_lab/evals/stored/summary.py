@@ -28,7 +28,7 @@ from kestrel_lab.evals.summaries.result_table import (
 )
 from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, MissedItems, missed_table
 from kestrel_lab.evals.summaries.streaming_summary import Group, reduce_rows
-from kestrel_lab.runtime.options import takes_options
+from kestrel_lab.runtime.options import fill, takes_options
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.formatting import format_count
@@ -157,7 +157,8 @@ def summarise_stored(
     `Evaluations.stored`.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
-    by, metrics, tries = options.get("by", "config"), options.get("metrics", ()), options.get("tries", False)
+    shown = fill(SummaryOptions, options)
+    by, metrics, tries = shown["by"], shown["metrics"], shown["tries"]
     group = next((known for known in get_args(Group) if known == by), None)
     sha = stored_commit(lab, loaded, options.get("commit"))
     lacking = MissedItems()

@@ -60,6 +60,7 @@ class StoredPages:
         rows = self._rows(suite, eval_run)
         live = self._going_on(rows)
         stamp = f"{len(rows)} {max((row.created_at for row in rows), default=0)} {live}"
+        # The page asks again and again: it is drawn only where something changed.
         if stamp == seen:
             return None
         return {"stamp": stamp, "index": self._trials(suite, rows).index(f"Suite {suite}", live=live)}

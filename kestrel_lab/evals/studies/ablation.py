@@ -22,7 +22,7 @@ from kestrel_lab.evals.execution.runner import TrialsToRun, asks_for, run_trials
 from kestrel_lab.evals.execution.trial import TrialRequest
 from kestrel_lab.evals.git import code_version
 from kestrel_lab.evals.guidance import Guidance, read_guidance
-from kestrel_lab.evals.options import AblationOptions, Selection
+from kestrel_lab.evals.options import AblationOptions, Selection, take_options
 from kestrel_lab.evals.stats.factorial_pairs import Subset, assign_pairs, fewest_pairs
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.studies.ablation_result import Ablation, PairOfTrials
@@ -30,7 +30,7 @@ from kestrel_lab.evals.studies.guidance_parts import DividedFile, split_guidance
 from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.streaming_summary import known_cost
-from kestrel_lab.runtime.options import take_options, takes_options
+from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.views.formatting import format_count
 
@@ -187,6 +187,7 @@ async def _pair_asks(
         epochs[name] += 1
         wanted += [(scenarios[name], configs[one], epochs[name]) for one in (subset, _complement(subset))]
     asks = asks_for(arms.suite_of(configs.values()), wanted, code=code, git_sha=code)
+    # `wanted` has the two trials of a pair one after the other.
     return list(zip(asks[::2], asks[1::2], strict=True))
 
 
@@ -228,6 +229,7 @@ class _Trials:
                 await self._make(self.asks[done : done + step], progress)
                 done = min(done + step, len(self.asks))
                 spent = self._spent()
+                # The small addition keeps rounding from taking the last pair away.
                 affordable = int((self.cost - spent) / (spent / done) + 1e-6)
                 progress.total = 2 * min(len(self.asks), done + max(affordable, 0))
                 if affordable < 1:
@@ -235,6 +237,8 @@ class _Trials:
                         f"${spent:.2f} of ${self.cost:.2f} are spent and a pair of trials takes "
                         f"${spent / done:.2g}"
                     )
+                # Half of what is affordable at most, so that dearer pairs are noticed before the money is
+                # gone.
                 step = min(affordable, max(_LEAST_STEP, self.ready.suite.concurrency // 2, affordable // 2))
         return ""
 

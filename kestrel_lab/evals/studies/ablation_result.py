@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import sanitize_text
-from kestrel_lab.evals.commits.comparison import VERDICT_TONES, format_p_value
+from kestrel_lab.evals.commits.difference_texts import VERDICT_TONES, format_p_value
 from kestrel_lab.evals.reports.page_data import interval_row, shown_table
 from kestrel_lab.evals.reports.plots import EFFECT_WORDS, effects_figure
 from kestrel_lab.evals.reports.result_view import ResultView

@@ -72,6 +72,8 @@ def best_configuration(
     if any(map(_surprises, known)):
         said.append(
             f"p allows for all {format_count(pairs, 'pair')} of configurations, the interval does not."
+            if pairs > 1
+            else "Where p, from a test of signs, and the interval disagree, p decides."
         )
     if known and all(d.scope == "these scenarios" for d in known):
         said.append("This speaks of these scenarios only; from six on it speaks of scenarios like these.")
@@ -125,7 +127,7 @@ def _change(label: str, d: Difference) -> str:
 
 
 def _surprises(d: Difference) -> bool:
-    """Return whether an interval without zero stands beside a verdict that allows for all pairs."""
+    """Return whether an interval without zero is shown beside a verdict that allows for all pairs."""
     return d.verdict == "inconclusive" and d.interval.excludes(0.0)
 
 

@@ -139,6 +139,28 @@ async def test_a_budget_that_ends_keeps_what_was_found_and_is_gone_on_with(tmp_p
         assert again.reruns[: len(first.reruns)] == first.reruns
 
 
+@in_loop
+async def test_a_shrink_that_cannot_replay_says_why(tmp_path):
+    """A budget without room for a replay, and a model that breaks: no scenario is called reliable."""
+    away = False
+
+    def agent(request: ModelRequest) -> Turn:
+        if away:
+            raise RuntimeError("the endpoint is away")
+        return "7"
+
+    async with Lab(home=tmp_path / "home", model=ScriptedModel(agent)) as lab:
+        run = await failed_run(lab, tmp_path / "work", agent)
+        little = await lab.evals.shrink(run, checks=[CHECK], runs=0.1)
+        assert (little.reliable, little.whole_runs) == (False, 0)
+        away = True
+        broken = await lab.evals.shrink(run, checks=[CHECK])
+        assert (broken.reliable, broken.replays) == (False, 0)
+        assert "the endpoint is away" in str(broken)
+        assert "NOT SHRUNK" in str(broken)
+        assert "NOT SHRUNK" in str(little)
+
+
 class Bank:
     """An environment whose one tool pays; judged by what was paid."""
 

@@ -72,9 +72,9 @@ def test_a_hopeless_trial_ends_with_the_verdict_of_the_whole_one(tmp_path):
         assert not any(row.ended_early for row in whole.rows)
         assert [row.ended_early for row in early.rows] == [True, False]
         cut = early.rows[0]
-        assert cut.reason == "ended early, it cannot pass; grep not used: grep was called 1 times"
+        assert cut.reason == "ended early, it cannot pass; grep not used: grep was called 1 time"
         assert (
-            cut.why == "ended early, it cannot pass; expected: grep not used; found: grep was called 1 times"
+            cut.why == "ended early, it cannot pass; expected: grep not used; found: grep was called 1 time"
         )
         assert [score["check"] for score in cut.scores] == ["grep not used"]
         assert (whole.rows[0].metrics["model_calls"], cut.metrics["model_calls"]) == (8, 1)

@@ -273,11 +273,12 @@ def test_promptfoo_of_many_files(tmp_path):
     write(
         tmp_path,
         promptfooconfig_DOT_yaml=(
-            "prompts: ['p*.txt']\nproviders: [{id: 'replicate:a/b', config: {max_completion_tokens: 7}}]\n"
+            "prompts: ['p*.txt']\nproviders: ['file://model.yaml']\n"
             "tests: ['file://tests/*.yaml']\ndefaultTest: {vars: {said: [{user: Hi}, {user: Bye}]}}\n"
         ),
         p1_DOT_txt="{% for one in said %}{% for role, text in one %}{{role}} {{ text | dump }}. {% endfor %}{% endfor %}",
         p2_DOT_txt="Sum up {{what}}",
+        model_DOT_yaml="{id: 'replicate:a/b', config: {max_completion_tokens: 7}}",
         tests__a_DOT_yaml='[{vars: {what: "this\\n\\n"}}]',
     )
     made = import_suite(tmp_path, out=tmp_path / "out.yaml")

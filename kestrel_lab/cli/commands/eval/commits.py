@@ -62,6 +62,13 @@ def compare_commits(
     reports: ReportOptions,
     margin: Margin = 0.05,
     suite_at_commit: SuiteAtCommit = False,
+    from_divergence: Annotated[
+        bool,
+        typer.Option(
+            "--from-divergence",
+            help="Share the answers of models up to the first request in which the commits differ.",
+        ),
+    ] = False,
     turns: Turns,
 ) -> Any:
     """Run a suite at two commits, where results are missing, and show what changed.
@@ -107,6 +114,7 @@ def compare_commits(
     if design is not None and turns.plan:
         return plan_of(file, design, trials)
     how: Any = {**asdict(trials), "margin": margin, "own_suite": suite_at_commit, "design": design}
+    how["from_divergence"] = from_divergence
     return run_measurement(
         ctx,
         lambda lab, reporter: lab.compare(base, head, suite=file, reporter=reporter, **how),

@@ -227,7 +227,13 @@ def _cell(text: str) -> str:
 
 
 _SAME: Final = {
-    **dict.fromkeys(("max_completion_tokens", "max_output_tokens", "maxOutputTokens"), "max_tokens"),
+    **dict.fromkeys(
+        (
+            *("max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_gen_len"),
+            *("maxOutputTokens", "maxTokens"),
+        ),
+        "max_tokens",
+    ),
     **dict.fromkeys(("stop_seqs", "stop_sequences", "stopSequences"), "stop"),
     "topP": "top_p",
 }

@@ -154,7 +154,7 @@ class _Reader:
 
     def _providers(self) -> Iterator[dict[str, Json]]:
         names: set[str] = set()
-        for place, one in enumerate(as_list(self.config.get("providers", self.config.get("targets")))):
+        for place, one in enumerate(self._given_providers()):
             where = f"providers[{place}]"
             given = {"id": one} if isinstance(one, str) else _mapping(one)
             if len(given) == 1 and "id" not in given:
@@ -182,6 +182,18 @@ class _Reader:
                 made["name"] = f"{made['name']} {place + 1}"
             names.add(str(made["name"]))
             yield made
+
+    def _given_providers(self) -> Iterator[Any]:
+        """Yield the providers, those that files of YAML or JSON declare among them."""
+        for place, one in enumerate(as_list(self.config.get("providers", self.config.get("targets")))):
+            if (
+                isinstance(one, str)
+                and one.startswith("file://")
+                and one.endswith((".yaml", ".yml", ".json"))
+            ):
+                yield from as_list(self._from_file(f"providers[{place}]", one))
+            else:
+                yield one
 
     def _left_settings(self, where: str, options: Mapping[str, Any]) -> None:
         for key, value in sorted(options.items()):

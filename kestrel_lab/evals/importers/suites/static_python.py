@@ -700,10 +700,8 @@ class _Frame:
         spec = "" if part.format_spec is None else "".join(map(self._formatted, part.format_spec.values))  # type: ignore[attr-defined]  # a JoinedStr
         if not _SPEC.fullmatch(spec):
             raise Unreadable(part, f"the format {spec!r}")
-        found = self.value(part.value)
-        return self._plain(
-            part.value, lambda one: format(repr(one) if part.conversion == ord("r") else one, spec), found
-        )
+        shown = repr if part.conversion == ord("r") else lambda one: one
+        return str(self._plain(part.value, lambda one: format(shown(one), spec), self.value(part.value)))
 
     def _items(self, node: ast.expr) -> list[Any]:
         found = self.value(node)
