@@ -6,16 +6,13 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-from kestrel_lab.cli.slow_start import told_when_slow
 from kestrel_lab.host.version import __version__
 
-_LOADING: Final = "loading kestrel_lab; the first start compiles it and takes longest"
 START: Final = f"""\
 kestrel_lab {__version__}: run LLM agents on a goal, watch and approve what they do, and measure them.
 
@@ -219,13 +216,12 @@ def main() -> None:
 
 
 def _load_commands() -> Callable[[], None]:
-    """Return the function of a command; while its code loads, a terminal (or after 2 s anything) says so."""
+    """Return the function of a command; while its code loads, a terminal says so."""
     announce = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     if announce:
         sys.stderr.write("\x1b[2mloading kestrel_lab …\x1b[0m")
         sys.stderr.flush()
-    with nullcontext() if announce else told_when_slow(lambda: _LOADING):
-        from kestrel_lab.cli.main import main as run_command
+    from kestrel_lab.cli.main import main as run_command
 
     if announce:
         sys.stderr.write("\r\x1b[2K")

@@ -1,4 +1,4 @@
-"""Progress of slow starts: loading code without bytecode, a library, a model's endpoint."""
+"""Progress of slow starts of runs: a library that loads, an endpoint of a model that wakes up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOOK_S = 0.2
 
 
 @contextmanager
-def told_when_slow(text: Callable[[], str], patience_s: float = PATIENCE_S) -> Iterator[None]:
+def say_when_slow(text: Callable[[], str], patience_s: float = PATIENCE_S) -> Iterator[None]:
     """Say on standard error what `text()` returns once it has returned the same for `patience_s`; empty says
     nothing, and each text is said once.
 
@@ -21,7 +21,7 @@ def told_when_slow(text: Callable[[], str], patience_s: float = PATIENCE_S) -> I
     """
     over = threading.Event()
     watching = threading.Thread(
-        target=_watch, args=(text, patience_s, over), name="kestrel tells what is slow", daemon=True
+        target=_watch, args=(text, patience_s, over), name="kestrel says what is slow", daemon=True
     )
     watching.start()
     try:

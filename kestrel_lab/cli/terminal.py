@@ -17,7 +17,7 @@ from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from kestrel_lab.cli.slow_start import told_when_slow
+from kestrel_lab.cli.slow_start import say_when_slow
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.sanitize import one_line, sanitize_text
@@ -75,7 +75,7 @@ class TerminalDisplay:
     def shown(self) -> Iterator[None]:
         """Show the moving lines while the block runs; without a terminal only long waits are reported."""
         if not self._console.is_terminal:
-            with told_when_slow(lambda: sanitize_text(self.view.head.progress)):
+            with say_when_slow(lambda: sanitize_text(self.view.head.progress)):
                 yield
             return
         with self._live:

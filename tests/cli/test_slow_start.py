@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from waits import PATIENCE_S, until
 
-from kestrel_lab.cli.slow_start import told_when_slow
+from kestrel_lab.cli.slow_start import say_when_slow
 from kestrel_lab.cli.terminal import TerminalDisplay
 from kestrel_lab.core.events.union import Progress
 
@@ -24,7 +24,7 @@ def test_a_text_that_stays_is_said_once_and_an_empty_one_never(monkeypatch: pyte
         looked.release()
         return text[0]
 
-    with told_when_slow(read, 0.01):
+    with say_when_slow(read, 0.01):
         for one in ("", "loading a", "", "loading b", "loading a"):
             text[0] = one
             for _ in range(5):
@@ -36,7 +36,7 @@ def test_what_is_quick_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that ends before its patience does, also with an exception."""
     screen = io.StringIO()
     monkeypatch.setattr("sys.stderr", screen)
-    with pytest.raises(ZeroDivisionError), told_when_slow(lambda: "loading", 3_600):
+    with pytest.raises(ZeroDivisionError), say_when_slow(lambda: "loading", 3_600):
         raise ZeroDivisionError
     assert screen.getvalue() == ""
 
