@@ -32,7 +32,7 @@ class _Open(LogCheck):
     label: str
     passed: bool
 
-    async def __call__(self, _trial: Trial) -> Score:
+    async def __call__(self, trial: Trial) -> Score:
         return Score(check=self.label, passed=self.passed, value=float(self.passed))
 
 
