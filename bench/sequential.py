@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 from statistics import NormalDist, fmean
 
+from kestrel_lab.evals.commits.sequential_compare import Design
 from kestrel_lab.evals.stats.intervals_and_tests import (
     ALPHA,
     group_by_cluster,
@@ -248,6 +249,28 @@ def gate_table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+PLANS = ((60, 1), (240, 1), (120, 2), (60, 3), (20, 5), (40, 4))
+"""Scenarios and epochs of plans."""
+
+
+def simulate_plan(plan: tuple[int, int], number: int) -> str:
+    """Return a row of the table of plans: the drop that one states for a power of 80 %, and how often comparisons
+    find it.
+    """
+    scenarios, epochs = plan
+    total = scenarios * epochs
+    drop = Design(trials=2 * total).detectable_with(scenarios, epochs)
+    counts = [round(total * place / LOOKS) for place in range(1, LOOKS + 1)]
+    fractions, random = information_fractions(counts, scenarios), Random(f"{plan}")
+    found = 0
+    for seed in range(number):
+        looks = list(looks_of(simulated_pairs(random, scenarios, epochs, drop), counts))
+        found += (
+            _end(GroupSequential(matters=MATTERS, seed=seed), looks, counts, fractions)[0] == "regression"
+        )
+    return f"| {scenarios} × {epochs} | {100 * drop:.1f} points | {100 * found / number:.1f} % |"
+
+
 def table(found: Sequence[Figures]) -> str:
     """Return the figures as a Markdown table; rates of false verdicts with their 95 % interval."""
     lines = [
@@ -276,7 +299,9 @@ def main(arguments: Sequence[str]) -> int:
         every = pool.map(simulate, SETTINGS, [asked.comparisons] * len(SETTINGS))
         found = [figures for setting in every for figures in setting]
         gates = [*pool.map(simulate_gate, GATES, [asked.comparisons] * len(GATES))]
-    text = f"{table(found)}\n\n{gate_table(gates)}"
+        plans = [*pool.map(simulate_plan, PLANS, [asked.comparisons] * len(PLANS))]
+    planned = "\n".join(["| scenarios × epochs | planned drop | found |", "| --- | --- | --- |", *plans])
+    text = f"{table(found)}\n\n{gate_table(gates)}\n\n{planned}"
     print(text)
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "sequential.md").write_text(text + "\n", encoding="utf-8")

@@ -19,7 +19,7 @@ from kestrel_lab.core.errors import UsageError, most_severe
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.evals.execution.batch_log import finish_eval_run, unfinished_eval_run
-from kestrel_lab.evals.execution.early_stopping import saved_text
+from kestrel_lab.evals.execution.early_stop import saved_text
 from kestrel_lab.evals.execution.eval_run import (
     EarlierRun,
     EvalRun,

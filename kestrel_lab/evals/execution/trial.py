@@ -36,7 +36,7 @@ from kestrel_lab.core.protocols import Check, Model, OnDelta, Trial
 from kestrel_lab.core.run_types import EARLY_STOPPING, RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.core.scores import Score
-from kestrel_lab.evals.execution.early_stopping import EarlyStopping, at_best, ended_early
+from kestrel_lab.evals.execution.early_stop import EarlyStopping, at_best, ended_early
 from kestrel_lab.evals.execution.prepare import PreparedSuite
 from kestrel_lab.evals.execution.workspaces import trial_workspace
 from kestrel_lab.evals.metrics import measure_run, own_metrics
@@ -109,6 +109,8 @@ class Judged:
     scores: tuple[Score, ...] = ()
     finish: str = ""
     """How the answer ended where it is not whole: see `RunFinished.finish`."""
+    early: bool = False
+    """Whether the run was ended because its checks could not pass any more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -390,7 +392,7 @@ async def judge_run(run: Run, scenario: Scenario, trial: Trial) -> Judged:
     stored = [score_json(score) for score in scores]
     outcome, reason = outcome_of(trial.records, end, stored, scenario.at_least)
     scores = tuple(score for score in scores if not (early and score.passed))
-    return Judged(outcome=outcome, reason=reason, scores=scores, finish=end.finish)
+    return Judged(outcome=outcome, reason=reason, scores=scores, finish=end.finish, early=early)
 
 
 def outcome_of(
@@ -499,7 +501,7 @@ def _result(
         "scores": [score_json(score) for score in judged.scores],
         "status": str(run.status),
         **({"finish": judged.finish} if judged.finish else {}),
-        **({"ended_early": True} if run.limit == EARLY_STOPPING else {}),
+        **({"ended_early": True} if judged.early else {}),
         "answer": head_tail(run.answer, ANSWER_KEPT)[0],
         "run": run.id,
         **({"unrecorded": [*missing]} if missing else {}),

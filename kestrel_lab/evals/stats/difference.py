@@ -424,7 +424,7 @@ class _Levels:
         Taken as scenarios of two kinds with this mean and square: some never pass, the others alike often.
         """
         often = min(1.0, max(self.mean, self.square / self.mean))
-        one = self.mean / often * (1 - (1 - lost * often) ** (1 / self.per_trial))
+        one: float = self.mean / often * (1 - (1 - lost * often) ** (1 / self.per_trial))
         return 1 - math.pow(1 - one, max(1.0, self.scenarios / units))
 
 

@@ -20,7 +20,7 @@ from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
-from kestrel_lab.evals.execution.early_stopping import at_best, ended_early
+from kestrel_lab.evals.execution.early_stop import at_best, ended_early
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.trial import Identity, outcome_of, scenario_hash, score_json

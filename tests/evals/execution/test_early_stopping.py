@@ -10,7 +10,7 @@ from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, Record, RunFinished, ToolAnswered
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.evals.commits.row_differences import compare_rows
-from kestrel_lab.evals.execution.early_stopping import EarlyStopping
+from kestrel_lab.evals.execution.early_stop import EarlyStopping
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.execution.trial import judge_run
 from kestrel_lab.evals.reports.gate_decisions import decide_gates

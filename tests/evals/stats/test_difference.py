@@ -205,3 +205,11 @@ def test_few_scenarios_that_agree_can_detect_what_their_interval_spans(before, a
     reach = max(wanted.high - wanted.mean, wanted.mean - wanted.low)
     assert found.mde == pytest.approx(detectable_mean(reach / t_quantile(0.975, 8), 8))
     assert 0.3 < reach < 0.6
+
+
+def test_a_drop_that_too_few_scenarios_can_show_is_none():
+    """Six signs must agree: where two of seven scenarios never pass, no drop is found; of forty such it is."""
+    sides = [{str(n): [float(n % 7 > 1)] * 4 for n in range(size)} for size in (7, 42)]
+    few, many = (compare_scenarios(one, one, weights={}, bounded=True).mde for one in sides)
+    assert few == math.inf
+    assert 0 < many < 0.3
