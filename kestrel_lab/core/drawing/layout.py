@@ -166,7 +166,7 @@ class Layout:
 
 
 def lay_out(nodes: Sequence[Node]) -> Layout:
-    """Place the nodes; long plans are folded first, see `graph.folded`."""
+    """Place the nodes; long plans are folded first, see `fold_nodes`."""
     kept = fold_nodes(nodes)
     needs = reduced_edges(kept)
     shown = tuple(replace(node, needs=needs[node.id]) for node in kept)
