@@ -786,9 +786,12 @@ _TABLES: Final[dict[type[Any], Mapping[str, Opt]]] = {}
 def table(options: type[Any]) -> Mapping[str, Opt]:
     """Return the options of a table by name, in order."""
     if options not in _TABLES:
-        kinds = options.__annotations__.items()
         _TABLES[options] = MappingProxyType(
-            {name: kind.__metadata__[0] for name, kind in kinds if hasattr(kind, "__metadata__")}
+            {
+                name: kind.__metadata__[0]
+                for name, kind in options.__annotations__.items()
+                if hasattr(kind, "__metadata__")
+            }
         )
     return _TABLES[options]
 
@@ -952,14 +955,14 @@ def takes_options(*tables: type[Any]) -> Callable[[Callable[P, T]], Callable[P, 
 
 def _parameters(options: type[Any]) -> list[inspect.Parameter]:
     """Return the options of a table as parameters, with their defaults."""
-    if is_dataclass(options):
-        kinds = {one.name: one.type for one in fields(options)}
-        defaults = {one.name: one.default for one in fields(options) if one.default is not MISSING}
-    else:
-        kinds = options.__annotations__
-        defaults = dict.fromkeys(kinds) | (
-            fill(LabOptions if options is LabKeywords else options, {}) if table(options) else {}
-        )
+    own = fields(options) if is_dataclass(options) else ()
+    kinds = {one.name: one.type for one in own} if own else options.__annotations__
+    defaults = (
+        {one.name: one.default for one in own if one.default is not MISSING}
+        if own
+        else dict.fromkeys(kinds)
+        | (fill(LabOptions if options is LabKeywords else options, {}) if table(options) else {})
+    )
     return [
         inspect.Parameter(
             name,

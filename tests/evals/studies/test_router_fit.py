@@ -220,10 +220,8 @@ def test_the_test_of_claims_catches_a_router_judged_by_what_it_was_fitted_on(mon
     """The mutant measures on the prompts of the fit itself, and claims a gain in most sets without one."""
 
     def leaking(raw, scores, groups, repeats, seed):
-        scaling, fit = router_fit._fit_weights(raw, scores, groups, np.random.default_rng(seed))
-        found = router_fit.calibrate(
-            scaling.columns(raw.counts, raw.words, raw.vectors) @ fit.weights, fit.platt
-        )
+        scaling, weights, platt, _ = router_fit._fit_weights(raw, scores, groups, np.random.default_rng(seed))
+        found = router_fit.calibrate(scaling.columns(raw.counts, raw.words, raw.vectors) @ weights, platt)
         return found[None], found[None]
 
     monkeypatch.setattr(router_fit, "_held_out", leaking)
