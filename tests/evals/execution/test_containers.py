@@ -99,7 +99,11 @@ def test_an_image_is_pulled_or_built_once(lab, engine, tmp_path):
 
 def test_a_command_whose_time_is_up_is_killed(lab, engine):
     """A command that takes too long ends with everything it started, and the next one works."""
-    slow = [[("bash", {"command": "sleep 86400", "timeout_s": 0.2})], [("bash", {"command": "echo on"})], "ok"]
+    slow = [
+        [("bash", {"command": "sleep 86400", "timeout_s": 0.2})],
+        [("bash", {"command": "echo on"})],
+        "ok",
+    ]
     row = run(lab, slow, {"command_succeeds": ["true"]}, image="task:1").rows[0]
     said = answers(lab, row)
     assert "took longer than 0.2 seconds" in said[0]
