@@ -249,7 +249,8 @@ def address() -> Iterator[str]:
 def test_a_registry_is_asked_word_by_word_and_page_by_page(address: str) -> None:
     """Its search looks at names only: each telling word is asked for, a bounded number of pages is read."""
     Answering.asked.clear()
-    found = asyncio.run(Registry.at(f"{address}/good", Reach(env={})).search("look at the git history"))
+    registry = Registry(Registry.at(f"{address}/good", Reach(env={})).service, seconds=PATIENCE_S)
+    found = asyncio.run(registry.search("look at the git history"))
     assert [entry.name for entry in found] == [
         f"io.github.a/{word}{page}" for word in ("history", "look", "git") for page in (0, 1)
     ]

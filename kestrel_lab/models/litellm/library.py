@@ -36,7 +36,7 @@ def _import_quietly() -> Any:
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
     # A remark of pydantic's about litellm's own types, shown at the first call.
     warnings.filterwarnings(
-        "ignore", message="Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier"
+        "ignore", message="Items? '.*' on TypedDict class '.*' (is|are) using the `ReadOnly` qualifier"
     )
     before = gc.get_threshold()
     # Half a million objects, nearly all of which stay: looking through them again and again is a fifth of the

@@ -1,7 +1,6 @@
 """Scenarios with an image, a dockerfile or an absolute root."""
 
 import asyncio
-import time
 
 import pytest
 from fake_engine import FakeEngine
@@ -100,10 +99,12 @@ def test_an_image_is_pulled_or_built_once(lab, engine, tmp_path):
 
 def test_a_command_whose_time_is_up_is_killed(lab, engine):
     """A command that takes too long ends with everything it started, and the next one works."""
-    slow = [[("bash", {"command": "sleep 60", "timeout_s": 0.2})], [("bash", {"command": "echo on"})], "ok"]
-    began = time.monotonic()
+    slow = [
+        [("bash", {"command": "sleep 86400", "timeout_s": 0.2})],
+        [("bash", {"command": "echo on"})],
+        "ok",
+    ]
     row = run(lab, slow, {"command_succeeds": ["true"]}, image="task:1").rows[0]
-    assert time.monotonic() - began < 20
     said = answers(lab, row)
     assert "took longer than 0.2 seconds" in said[0]
     assert "stdout:\non" in said[1]

@@ -148,7 +148,7 @@ def test_a_session_of_claude_code_is_a_run(tmp_path: Path) -> None:
     assert lab.evals.import_runs_sync(tmp_path / "s.jsonl").added == 0
 
 
-def test_branches_and_sub_agents_of_a_session_are_runs(tmp_path: Path) -> None:
+def test_branches_and_sub_agents_of_a_session_are_runs(tmp_path: Path, lab: Lab) -> None:
     """Going back to an earlier message leaves a branch, which is kept; a sub-agent's lines are a conversation
     of their own.
     """
@@ -166,7 +166,6 @@ def test_branches_and_sub_agents_of_a_session_are_runs(tmp_path: Path) -> None:
             second=12,
         ),
     ]
-    lab = Lab(home=tmp_path / "home")
     runs = [
         lab.get(one) for one in lab.evals.import_runs_sync(written(tmp_path / "s.jsonl", SESSION + back)).runs
     ]
@@ -234,11 +233,10 @@ ROLLOUT = [
 ]
 
 
-def test_a_rollout_of_codex_is_a_run(tmp_path: Path) -> None:
+def test_a_rollout_of_codex_is_a_run(tmp_path: Path, lab: Lab) -> None:
     """Its items are the conversation, its events are not told twice; tokens belong to the answers before
     them.
     """
-    lab = Lab(home=tmp_path / "home")
     run = lab.get(lab.evals.import_runs_sync(written(tmp_path / "rollout.jsonl", ROLLOUT)).runs[0])
     assert (run.goal, run.answer, run.report.model) == (
         "Which files name a price?",
@@ -333,7 +331,7 @@ SPANS = [
 
 
 @pytest.mark.parametrize("lines", [True, False])
-def test_a_trace_is_a_run(tmp_path: Path, lines: bool) -> None:
+def test_a_trace_is_a_run(tmp_path: Path, lines: bool, lab: Lab) -> None:
     """Each model call adds what is new in its messages; times and tokens are those of the spans, however the
     file is laid out.
     """
@@ -342,7 +340,6 @@ def test_a_trace_is_a_run(tmp_path: Path, lines: bool) -> None:
         written(path, [request(SPANS[2], SPANS[3]), request(*SPANS[:2])])
     else:
         path.write_text(json.dumps(request(*SPANS), indent=2))
-    lab = Lab(home=tmp_path / "home")
     run = lab.get(lab.evals.import_runs_sync(path).runs[0])
     assert (run.goal, run.answer, run.usage.tokens, run.usage.model_calls) == (
         "Which files name a price?",
@@ -355,27 +352,25 @@ def test_a_trace_is_a_run(tmp_path: Path, lines: bool) -> None:
     assert run.events()[0].imported["agent"] == "shop"  # type: ignore[union-attr]
 
 
-def test_a_trace_without_messages_says_what_to_do(tmp_path: Path) -> None:
+def test_a_trace_without_messages_says_what_to_do(tmp_path: Path, lab: Lab) -> None:
     """Most instrumentations record no content unless they are told to."""
     bare = request(span("chat", "02", "", 100, operation__name="chat", **USED))
-    found = Lab(home=tmp_path / "home").evals.import_runs_sync(
-        written(tmp_path / "t.jsonl", [bare, *map(request, SPANS)])
-    )
+    found = lab.evals.import_runs_sync(written(tmp_path / "t.jsonl", [bare, *map(request, SPANS)]))
     assert len(found.runs) == 1 and "record content" in str(found.broken[0])
 
 
 @pytest.mark.parametrize("name", ["traceId", "spanId", "parentSpanId"])
-def test_an_id_that_is_no_text_loses_its_span_alone(tmp_path: Path, name: str) -> None:
+def test_an_id_that_is_no_text_loses_its_span_alone(tmp_path: Path, name: str, lab: Lab) -> None:
     """It is named with its line; the other spans are a run. A list of paths is as good as paths."""
     odd = request({**SPANS[0], name: {"a": 1}})
     path = written(tmp_path / "t.jsonl", [odd, request(*SPANS)])
-    found = Lab(home=tmp_path / "home").evals.import_runs_sync([path])
+    found = lab.evals.import_runs_sync([path])
     assert len(found.runs) == 1
     assert [str(one).partition(": ")[2] for one in found.broken] == [
         "no span (TypeError: an id is a text, not {'a': 1})"
     ]
     with pytest.raises(UsageError, match="import_runs takes paths of files and folders, not 3"):
-        Lab(home=tmp_path / "home").evals.import_runs_sync(3)  # type: ignore[arg-type]
+        lab.evals.import_runs_sync(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "lines", "at"), [("claude-code", SESSION, 5), ("codex", ROLLOUT, 8)])
@@ -405,7 +400,7 @@ def test_a_bad_line_is_named_and_loses_no_other(
     assert lab.get(known).answer == ("None." if name == "claude-code" else "Only shop.py.")
 
 
-def test_sessions_are_scored_by_a_suite(tmp_path: Path) -> None:
+def test_sessions_are_scored_by_a_suite(tmp_path: Path, lab: Lab) -> None:
     """A session whose goal is a scenario's is judged by its checks and stands beside our own trials."""
     suite = Suite(
         name="shop",
@@ -416,5 +411,5 @@ def test_sessions_are_scored_by_a_suite(tmp_path: Path) -> None:
         ),
     )
     rollout = written(tmp_path / "rollout.jsonl", ROLLOUT)
-    found = Lab(home=tmp_path / "home").evals.import_runs_sync(rollout, suite=suite)
+    found = lab.evals.import_runs_sync(rollout, suite=suite)
     assert found.frame[["config", "outcome"]].to_numpy().tolist() == [["gpt-model", "pass"]]

@@ -311,44 +311,44 @@ def import_damaged(tmp_path: Path, name: str, lines: list[Any], tries: int) -> N
     (tmp_path / "in" / "sound.jsonl").write_text(
         json.dumps({"messages": [{"role": "user", "content": "Hi"}]})
     )
-    lab = Lab(home=tmp_path / "home", env={})
-    runs: set[str] = set()
-    for _ in range(tries):
-        records = copy.deepcopy(lines)
-        for _ in range(dice.choice([1, 1, 2, 5])):
-            records = (
-                damage(records, dice)
-                if len(records) > 1 or dice.random() < 0.02
-                else [damage(records[0], dice)]
-                if records
-                else records
-            )
-        text = "\n".join(json.dumps(one) for one in records)
-        content = text.encode("utf-8")
-        if dice.random() < 0.2:
-            content = content[: dice.randrange(len(content) + 1)]
-        if dice.random() < 0.1:
-            content = content.replace(b"e", b"\xff", 1)
-        if dice.random() < 0.2:  # as other programs write files
-            content = dice.choice([b"\xef\xbb\xbf", b""]) + content.replace(b"\n", b"\r\n")
-        (tmp_path / "in" / name).write_bytes(content)
-        found = lab.evals.import_runs_sync(tmp_path / "in")
-        assert found.runs or found.broken
-        runs.update(found.runs)
-        assert "sound.jsonl" not in repr([str(one) for one in found.broken])
-        repr(found), found.table(), found.frame, found.summary()
-    for known in runs:
-        run = lab.get(known)
-        assert run.events()
-        repr(run), run._repr_html_()
+    with Lab(home=tmp_path / "home", env={}) as lab:
+        runs: set[str] = set()
+        for _ in range(tries):
+            records = copy.deepcopy(lines)
+            for _ in range(dice.choice([1, 1, 2, 5])):
+                records = (
+                    damage(records, dice)
+                    if len(records) > 1 or dice.random() < 0.02
+                    else [damage(records[0], dice)]
+                    if records
+                    else records
+                )
+            text = "\n".join(json.dumps(one) for one in records)
+            content = text.encode("utf-8")
+            if dice.random() < 0.2:
+                content = content[: dice.randrange(len(content) + 1)]
+            if dice.random() < 0.1:
+                content = content.replace(b"e", b"\xff", 1)
+            if dice.random() < 0.2:  # as other programs write files
+                content = dice.choice([b"\xef\xbb\xbf", b""]) + content.replace(b"\n", b"\r\n")
+            (tmp_path / "in" / name).write_bytes(content)
+            found = lab.evals.import_runs_sync(tmp_path / "in")
+            assert found.runs or found.broken
+            runs.update(found.runs)
+            assert "sound.jsonl" not in repr([str(one) for one in found.broken])
+            repr(found), found.table(), found.frame, found.summary()
+        for known in runs:
+            run = lab.get(known)
+            assert run.events()
+            repr(run), run._repr_html_()
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_file_that_is_whole_has_nothing_broken(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_whole_has_nothing_broken(tmp_path: Path, name: str, lab: Lab) -> None:
     """The records that are damaged above are read without a complaint as they are."""
     path = tmp_path / name
     path.write_text("\n".join(json.dumps(one) for one in FORMATS[name]))
-    found = Lab(home=tmp_path / "home", env={}).evals.import_runs_sync(path)
+    found = lab.evals.import_runs_sync(path)
     assert found.broken == ()
     assert len(found.runs) + len(found.frame) >= 1
 
@@ -373,13 +373,14 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
 
 
 @pytest.mark.parametrize(("value", "told"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_one_bad_message_costs_itself(tmp_path: Path, value: Callable[[], dict[str, Any]], told: str) -> None:
+def test_one_bad_message_costs_itself(
+    tmp_path: Path, value: Callable[[], dict[str, Any]], told: str, lab: Lab
+) -> None:
     """The conversation is imported without it, its place is told, and the run says what was left out."""
     path = tmp_path / "chats.jsonl"
     path.write_text(
         json.dumps(value()) + "\n" + json.dumps({"messages": [{"role": "user", "content": "Hi"}]}) + "\n"
     )
-    lab = Lab(home=tmp_path / "home", env={})
     found = lab.evals.import_runs_sync(path)
     assert len(found.runs) == 2
     assert [told in str(one) for one in found.broken] == ([True] if told else [])
@@ -388,7 +389,7 @@ def test_one_bad_message_costs_itself(tmp_path: Path, value: Callable[[], dict[s
     assert [told in one for one in started.imported.get("left_out", [])] == ([True] if told else [])
 
 
-def test_one_bad_line_of_routing_data_costs_itself(tmp_path: Path) -> None:
+def test_one_bad_line_of_routing_data_costs_itself(tmp_path: Path, lab: Lab) -> None:
     """A prompt with fewer scores, one that is no text, a line that was cut: the other prompts are rows."""
     path = tmp_path / "routes.jsonl"
     path.write_bytes(
@@ -397,12 +398,12 @@ def test_one_bad_line_of_routing_data_costs_itself(tmp_path: Path) -> None:
         b'{"prompt": "\xff", "strong": 1, "weak": 0}\n{"prompt": "d", "strong": 0, "weak": '
         b'1}\n{"prompt": "e", "str'
     )
-    found = Lab(home=tmp_path / "home", env={}).evals.import_runs_sync(path)
+    found = lab.evals.import_runs_sync(path)
     assert found.frame["prompt"].tolist() == ["a", "a", "d", "d"]
     assert [str(one).split(":")[1] for one in found.broken] == ["2", "3", "4", "6"]
 
 
-def test_logs_with_and_without_epochs_are_one_table(tmp_path: Path) -> None:
+def test_logs_with_and_without_epochs_are_one_table(tmp_path: Path, lab: Lab) -> None:
     """Suites that were tried once have a dash where others have pass@k."""
     once = {**LOG, "eval": {"task": "once", "model": "openai/m"}}
     more = {
@@ -416,7 +417,7 @@ def test_logs_with_and_without_epochs_are_one_table(tmp_path: Path) -> None:
         ("c-once", {**once, "eval": {"task": "also once", "model": "openai/m"}}),
     ):
         (tmp_path / f"{name}.json").write_text(json.dumps(value))
-    found = Lab(home=tmp_path / "home", env={}).evals.import_runs_sync(tmp_path)
+    found = lab.evals.import_runs_sync(tmp_path)
     headings, rows = found.table()
     assert headings.index("pass@2") < headings.index("trials")
     assert [dict(zip(headings, row, strict=True))["pass@2"] for row in rows] == ["–", "100 %", "–"] or rows[
@@ -463,11 +464,10 @@ def test_several_scores_of_one_scorer_stay_apart(tmp_path: Path) -> None:
     )
 
 
-def test_paths_may_be_in_a_list(tmp_path: Path) -> None:
+def test_paths_may_be_in_a_list(tmp_path: Path, lab: Lab) -> None:
     """One by one, in a list, or both; an empty list is refused in words."""
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": name}]}))
-    lab = Lab(home=tmp_path / "home", env={})
     assert (
         len(
             lab.evals.import_runs_sync(

@@ -105,9 +105,8 @@ def test_what_a_recording_compares_says_which_calls_changed_files(tmp_path: Path
     assert first == [] and second is not None and [file.rpartition("/")[2] for file in second] == ["shop.py"]
 
 
-def test_trials_of_others_are_trials(tmp_path: Path) -> None:
+def test_trials_of_others_are_trials(tmp_path: Path, lab: Lab) -> None:
     """tau-bench's reward and OpenHands' report are scores, under the model and task of their files."""
-    lab = Lab(home=tmp_path / "home", env={})
     lost = [{**TAU[0], "reward": 0.0, "trial": 0}]
     tau = written(tmp_path / "gpt-4o-airline.json", [[*TAU, *lost]])
     found = lab.evals.import_runs_sync(tau, written(tmp_path / "output.jsonl", RECORDED["output.jsonl"][1]))
@@ -119,7 +118,7 @@ def test_trials_of_others_are_trials(tmp_path: Path) -> None:
     ]
 
 
-def test_trials_of_harbor_have_their_rewards(tmp_path: Path) -> None:
+def test_trials_of_harbor_have_their_rewards(tmp_path: Path, lab: Lab) -> None:
     """A folder of jobs: each trajectory is a trial with its task, agent and reward, and no other file is one."""
     for name, reward in (("shop__a", 1.0), ("shop__b", 0.0), ("shop__c", None)):
         trial = tmp_path / "jobs" / name
@@ -134,7 +133,7 @@ def test_trials_of_harbor_have_their_rewards(tmp_path: Path) -> None:
         written(trial / "config.json", [{}])
         written(trial / "verifier" / "ctrf.json", [{}])
         written(trial / "agent" / "trajectory.json", [{**ATIF, "session_id": name}])
-    found = Lab(home=tmp_path / "home", env={}).evals.import_runs_sync(tmp_path / "jobs")
+    found = lab.evals.import_runs_sync(tmp_path / "jobs")
     frame = found.frame[["suite", "scenario", "config", "outcome"]]
     assert found.broken == () and sorted(map(tuple, frame.itertuples(index=False))) == [
         ("harbor:shops", "shop", "helper/m", "error"),
@@ -144,14 +143,14 @@ def test_trials_of_harbor_have_their_rewards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("events", [OPENHANDS, OPENHANDS_SDK])
-def test_a_folder_of_events_is_one_session(tmp_path: Path, events: list[Any]) -> None:
+def test_a_folder_of_events_is_one_session(tmp_path: Path, events: list[Any], lab: Lab) -> None:
     """Event 10 stands behind event 9, and other files beside the folder are their own."""
     folder = tmp_path / "in" / "sessions" / "s1" / "events"
     repeated = [*events, *({"kind": "PauseEvent", "source": "user"} for _ in range(4))]
     for number, event in enumerate(repeated):
         written(folder / f"{number}.json", [event])
     written(tmp_path / "in" / "messages.json", [MESSAGES])
-    found = Lab(home=tmp_path / "home", env={}).evals.import_runs_sync(tmp_path / "in")
+    found = lab.evals.import_runs_sync(tmp_path / "in")
     assert (len(found.runs), found.broken) == (2, ())
 
 
@@ -197,9 +196,8 @@ def test_one_bad_record_costs_itself(tmp_path: Path, name: str, spoil: Any, plac
     assert len(told) == (0 if name == "session-2.jsonl" else 1) and all(place in one for one in told)
 
 
-def test_an_unknown_file_is_told_what_is_known(tmp_path: Path) -> None:
+def test_an_unknown_file_is_told_what_is_known(tmp_path: Path, lab: Lab) -> None:
     """The error names the formats; a text that is no JSON is told so."""
-    lab = Lab(home=tmp_path / "home", env={})
     with pytest.raises(UsageError) as found:
         lab.evals.import_runs_sync(written(tmp_path / "x.json", [{"weights": [1, 2]}]))
     assert all(title.partition(":")[0] in str(found.value) for title in TITLES)
@@ -223,17 +221,16 @@ def test_calls_that_go_on_are_one_conversation_and_others_are_not(tmp_path: Path
     ]
 
 
-def test_what_was_taken_back_is_not_said(tmp_path: Path) -> None:
+def test_what_was_taken_back_is_not_said(tmp_path: Path, lab: Lab) -> None:
     """A rewound message of Gemini CLI is gone, and a user's later one is a message of a user."""
     later = {"id": "e", "type": "user", "content": "And tax?", "timestamp": "2026-11-01T10:00:06.000Z"}
-    lab = Lab(home=tmp_path / "home", env={})
     found = lab.evals.import_runs_sync(written(tmp_path / "s.jsonl", [*GEMINI_LINES, later]))
     events = lab.get(found.runs[0]).events()
     assert [event.text for event in events if isinstance(event, Prompted)] == ["And tax?"]
     assert "Never mind" not in repr(events)
 
 
-def test_declared_effects_stand_before_names(tmp_path: Path) -> None:
+def test_declared_effects_stand_before_names(tmp_path: Path, lab: Lab) -> None:
     """A hint of the tool's server is believed, whatever the tool's name sounds like."""
     chat = {
         "messages": json.loads(
@@ -244,7 +241,6 @@ def test_declared_effects_stand_before_names(tmp_path: Path) -> None:
             {"function": {"name": "get_x"}, "annotations": {"readOnlyHint": False}},
         ],
     }
-    lab = Lab(home=tmp_path / "home", env={})
     run = lab.get(lab.evals.import_runs_sync(written(tmp_path / "c.jsonl", [chat])).runs[0])
     assert [(call.tool, call.effect) for call in run.events() if isinstance(call, ToolCalled)] == [
         ("get_x", "opaque"),
@@ -252,12 +248,11 @@ def test_declared_effects_stand_before_names(tmp_path: Path) -> None:
     ]
 
 
-def test_claims_are_checked_in_runs_of_others(tmp_path: Path) -> None:
+def test_claims_are_checked_in_runs_of_others(tmp_path: Path, lab: Lab) -> None:
     """A run that only looked and says that it changed a file is marked; one that changed it is not."""
     liar = json.loads(json.dumps(MESSAGES[:4]))
     liar.append({"role": "assistant", "content": "I updated `shop.py`: total is sum now."})
     honest = [*MESSAGES[:-1], liar[-1]]
-    lab = Lab(home=tmp_path / "home", env={})
     concerns = []
     for name, messages in (("a.json", liar), ("b.json", honest)):
         run = lab.get(lab.evals.import_runs_sync(written(tmp_path / name, [messages])).runs[0])
@@ -265,7 +260,7 @@ def test_claims_are_checked_in_runs_of_others(tmp_path: Path) -> None:
     assert "updated" in concerns[0][0] and concerns[1] == []
 
 
-def test_an_edit_of_one_file_is_none_of_another(tmp_path: Path) -> None:
+def test_an_edit_of_one_file_is_none_of_another(tmp_path: Path, lab: Lab) -> None:
     """The file that an editing tool names is the one that it changed, whatever the agent."""
     messages = [
         {"role": "user", "content": GOAL},
@@ -278,7 +273,6 @@ def test_an_edit_of_one_file_is_none_of_another(tmp_path: Path) -> None:
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "done"}]},
         {"role": "assistant", "content": "I updated `shop.py`. I updated `tax.py`."},
     ]
-    lab = Lab(home=tmp_path / "home", env={})
     run = lab.get(lab.evals.import_runs_sync(written(tmp_path / "a.json", [messages])).runs[0])
     assert [action.files for action in run.report.actions] == [("/w/shop.py",)]
     (concern,) = run.report.concerns

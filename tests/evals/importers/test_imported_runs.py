@@ -83,11 +83,10 @@ def folder_of(path: Path) -> Path:
     return path
 
 
-def test_agentdojo_runs_are_runs_and_trials(tmp_path: Path) -> None:
+def test_agentdojo_runs_are_runs_and_trials(tmp_path: Path, lab: Lab) -> None:
     """Utility and security are the trial's scores, what is not recorded is unknown, a broken file loses
     nothing else.
     """
-    lab = Lab(home=tmp_path / "home")
     found = lab.evals.import_runs_sync(folder_of(tmp_path / "runs"))
     assert found.headline == "3 runs imported, 1 record could not be read"
     assert [one.place.rpartition("/")[2] for one in found.broken] == ["cut.json"]
@@ -113,9 +112,8 @@ def test_agentdojo_runs_are_runs_and_trials(tmp_path: Path) -> None:
     assert "unknown" in repr(found) and "$0" not in repr(found) and "nan" not in repr(found)
 
 
-def test_a_second_import_adds_nothing(tmp_path: Path) -> None:
+def test_a_second_import_adds_nothing(tmp_path: Path, lab: Lab) -> None:
     """Runs and trials are the same ones, wherever the file lies; the log does not grow."""
-    lab = Lab(home=tmp_path / "home")
     first = lab.evals.import_runs_sync(folder_of(tmp_path / "runs"))
     again = lab.evals.import_runs_sync(folder_of(tmp_path / "elsewhere"), folder_of(tmp_path / "runs"))
     assert (again.added, sorted(again.runs)) == (0, sorted(first.runs))
@@ -143,11 +141,10 @@ def test_an_import_that_was_cut_off_is_finished(tmp_path: Path) -> None:
     assert lab.get(recording.run_id).status == "COMPLETE"
 
 
-def test_an_imported_run_is_shown_as_what_it_is(tmp_path: Path) -> None:
+def test_an_imported_run_is_shown_as_what_it_is(tmp_path: Path, lab: Lab) -> None:
     """Text and HTML say where it is from and that tokens are unknown; foreign text is text; ids of the source
     are kept.
     """
-    lab = Lab(home=tmp_path / "home")
     (tmp_path / "a.json").write_text(json.dumps(recorded()), encoding="utf-8")
     (name,) = lab.evals.import_runs_sync(tmp_path / "a.json").runs
     run = lab.get(name)
@@ -259,11 +256,10 @@ def chat_file(path: Path) -> Path:
     return path
 
 
-def test_chat_logs_line_by_line(tmp_path: Path) -> None:
+def test_chat_logs_line_by_line(tmp_path: Path, lab: Lab) -> None:
     """Each line is a run; broken ones are named by their line; usage is known where it was told; missing
     results are said to be missing.
     """
-    lab = Lab(home=tmp_path / "home")
     found = lab.evals.import_runs_sync(chat_file(tmp_path / "chats.jsonl"))
     assert (found.added, [one.place.rpartition(":")[2] for one in found.broken]) == (3, ["2", "4"])
     assert "there is no message of a user" in str(found.broken[1]) and not found.results
@@ -323,11 +319,10 @@ def test_a_suite_judges_imported_runs(tmp_path: Path) -> None:
     assert lab.evals.rescore_sync(suite, commit="imported").changes == ()
 
 
-def test_inspect_samples_are_runs(tmp_path: Path) -> None:
+def test_inspect_samples_are_runs(lab: Lab) -> None:
     """Numbers, outcomes and epochs are those of the frame; conversations, calls, tokens and times are the
     recorded ones.
     """
-    lab = Lab(home=tmp_path / "home")
     found = lab.evals.import_runs_sync(INSPECT)
     ours, theirs = (
         frame.sort_values(["scenario", "epoch"]).reset_index(drop=True)
@@ -360,7 +355,7 @@ def test_inspect_samples_are_runs(tmp_path: Path) -> None:
     assert lab.evals.import_runs_sync(INSPECT).added == 0
 
 
-def test_results_without_samples_are_kept(tmp_path: Path) -> None:
+def test_results_without_samples_are_kept(tmp_path: Path, lab: Lab) -> None:
     """A log with a header only is a run that shows its results, and no trial; one with nothing in it says
     so.
     """
@@ -372,7 +367,6 @@ def test_results_without_samples_are_kept(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "head.eval", "w") as file:
         file.writestr("header.json", json.dumps({**head, "results": results}))
     (tmp_path / "none.json").write_text(json.dumps(head), encoding="utf-8")
-    lab = Lab(home=tmp_path / "home")
     found = lab.evals.import_runs_sync(tmp_path / "head.eval", tmp_path / "none.json")
     run = lab.get(found.runs[0])
     assert (
@@ -403,7 +397,7 @@ def test_a_truncated_log_gives_one_line(
     )
 
 
-def test_imported_configurations_are_compared(tmp_path: Path) -> None:
+def test_imported_configurations_are_compared(tmp_path: Path, lab: Lab) -> None:
     """Two pipelines over the same tasks: paired by task, with a verdict, and the figures and reports of any
     result.
     """
@@ -411,7 +405,6 @@ def test_imported_configurations_are_compared(tmp_path: Path) -> None:
         for model, done in (("model-a", True), ("model-b", number == 0)):
             value = recorded(pipeline_name=model, user_task_id=f"user_task_{number}", utility=done)
             (tmp_path / f"{model}-{number}.json").write_text(json.dumps(value), encoding="utf-8")
-    lab = Lab(home=tmp_path / "home")
     result = lab.evals.import_runs_sync(tmp_path).results["agentdojo:notes"]
     found = lab.evals.compare_configs(result, "model-a", "model-b")
     assert (found.verdict, len(found.flips)) == ("regression", 11)

@@ -117,7 +117,7 @@ def test_a_session_that_is_closed_leaves_no_thread(make: Make) -> None:  # noqa:
 
     before = threads()
     session = make(h=hostile())
-    assert threads() == before
+    assert set(threads()) <= set(before)  # those of tests before this one may end meanwhile
     session.mcp.learn("h")
     (mine,) = set(threads()) - set(before)
     session.close()
