@@ -21,6 +21,7 @@ from kestrel_lab.evals.suite_files import SUITE_ENDINGS
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.pytest_session import Kestrel, SessionTrials, SuiteReport
+    from kestrel_lab.evals.reports.junit import Case
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.lab import Lab
 
@@ -102,8 +103,7 @@ class SuiteItem(pytest.Item):
         assert isinstance(self.parent, SuiteFile)
         suite = self.parent.suite
         self.user_properties.append((_SUITE, [suite.name, str(self.path)]))
-        trials = session_of(self.config).trials
-        case = trials.scenario_case(suite, *self.asked, self.config.getoption("kestrel_epochs"))
+        case = session_of(self.config).case(self, suite)
         if case.outcome == "error":
             raise TrialBroke(f"{case.message}\n{case.text}")
         if case.outcome != "passed":
@@ -184,6 +184,8 @@ class Session:
         self._name = given.get("kestrel_session") or f"e{os.urandom(6).hex()}"
         self._worker = bool(given)
         self._suites: dict[str, Path | None] = {}
+        self._cases: dict[tuple[int, tuple[str, str]], Case] = {}
+        """How items came out that were measured and not yet reported, by their file and what they ask."""
         self._reports: list[SuiteReport] = []
         self._pages: list[Path] = []
 
@@ -204,6 +206,41 @@ class Session:
         replays = bool(os.environ.get("CI")) and not option("kestrel_live")
         mode = "refresh" if option("kestrel_record") else "replay" if replays else None
         return SessionTrials(lab=self.lab, name=self._name, cassette=mode)
+
+    def case(self, item: SuiteItem, suite: Suite) -> Case:
+        """Return how an item came out. The items of its suite that are still to come run with it."""
+        from kestrel_lab.core.errors import KestrelError
+
+        place = id(item.parent)
+        if (place, item.asked) not in self._cases:
+            asked = self._together(item)
+            epochs = self._config.getoption("kestrel_epochs")
+            try:
+                found = self.trials.cases(suite, asked, epochs)
+            except KestrelError:
+                if len(asked) == 1:
+                    raise
+                # What one of them lacks is said of that one.
+                found = self.trials.cases(suite, [item.asked], epochs)
+            self._cases |= {(place, pair): case for pair, case in found.items()}
+        return self._cases.pop((place, item.asked))  # an item that is run again is measured again
+
+    def _together(self, item: SuiteItem) -> list[tuple[str, str]]:
+        """Return what is measured with an item: all of its suite that was selected and is still to come.
+
+        Alone where a process of pytest-xdist does not know which items it will be given. No more than may
+        fail before pytest stops (`-x`, `--maxfail`): what is not to be run is not to be paid.
+        """
+        items = item.session.items
+        ahead = [
+            one.asked
+            for one in items[items.index(item) :]
+            if isinstance(one, SuiteItem) and one.parent is item.parent
+        ]
+        most = self._config.getoption("maxfail") or 0
+        if self._worker:
+            return [item.asked]
+        return ahead[: max(1, most - item.session.testsfailed)] if most else ahead
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

@@ -114,6 +114,28 @@ def test_one_item_of_a_suite(project: Path) -> None:
     assert "talks.suite.yaml:5: " in said
 
 
+def test_items_of_a_suite_run_together(project: Path) -> None:
+    """All selected items of a suite run when the first is asked for, and no more than may fail before pytest
+    stops; what one of them lacks costs the others nothing.
+    """
+    lines = [line.replace("talk,", "talk, before: [{command: sleep 0.1}],") for line in SUITE.splitlines()]
+    lines[-1] = lines[-1].replace("checks", "workspace: {folder: nowhere}, checks")
+    (project / "talks.suite.yaml").write_text("\n".join([*lines, "concurrency: 8", ""]))
+    code, said = session(project, "talks.suite.yaml", "-k", "not s7 and not s6", "--junitxml=out/j.xml")
+    assert (code, "6 passed" in said) == (0, True)
+    first, *rest = (
+        float(case.get("time", "9")) for case in ET.parse(project / "out" / "j.xml").iter("testcase")
+    )
+    assert first > 0.1 > sum(rest), "the others were there"
+    (project / "script.yaml").write_text(SCRIPT.replace("WORD", "bye"))
+    assert "suite talks: 1 trial of 1 scenario" in session(project, "talks.suite.yaml", "-x")[1]
+    assert "suite talks: 2 trials of 2 scenarios" in session(project, "talks.suite.yaml", "--maxfail=2")[1]
+    (project / "script.yaml").write_text(SCRIPT.replace("WORD", "hello"))
+    said = session(project, "talks.suite.yaml", "-k", "s5 or s7")[1]
+    assert "1 passed, 6 deselected, 1 error" in said
+    assert "ERROR at trial of s7[script]" in said
+
+
 def test_in_ci_nothing_is_asked(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where CI is set, answers are replayed: a suite of a real model without recordings breaks and says how to
     make them.

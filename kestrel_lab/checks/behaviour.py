@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from kestrel_lab.checks.trajectory import MadeCall, is_wanted, made_calls
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import CheckError, UsageError
-from kestrel_lab.core.events.tool_kinds import KINDS, ToolKind, tool_kind
-from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.tool_kinds import KINDS, ToolKind
+from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.scores import ADDED_LATER, LogCheck, Score
@@ -16,8 +19,8 @@ from kestrel_lab.core.usage import working_time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolUsed(LogCheck):
-    """A tool, or any tool of a kind, was called and at least one of its calls did what it was asked.
+class ToolCheck(LogCheck):
+    """A check of the calls of a tool, or of any tool of a kind.
 
     Tools of one kind have other names in other agents: `kind: command` is true of `bash`, of Claude Code's
     `Bash` and of Codex's `command_execution`.
@@ -28,25 +31,42 @@ class ToolUsed(LogCheck):
 
     def __post_init__(self) -> None:
         if bool(self.name) == bool(self.kind):
+            check = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
             raise UsageError(
-                f"tool_used names a tool or a kind of tools: write tool_used: bash, or tool_used: {{kind: "
+                f"{check} names a tool or a kind of tools: write {check}: bash, or {check}: {{kind: "
                 f"{'|'.join(KINDS)}}}"
             )
 
     @property
-    def label(self) -> str:
-        """The check in words."""
-        return f"{self.name} used" if self.name else f"a tool of the kind {self.kind} used"
+    def what(self) -> str:
+        """The tool in words."""
+        return self.name or f"a tool of the kind {self.kind}"
 
     def definition(self) -> dict[str, Json]:
         """Return what it asks for."""
-        # Stored results know a check by its fields: one with a name has no others.
-        return {"name": self.name} if self.name else {"kind": self.kind}
+        # Stored results know a check by its fields: one with a name has no kind, and the other way round.
+        return {key: value for one in fields(self) if (value := getattr(self, (key := one.name))) != ""}
+
+    def calls(self, trial: Trial) -> list[MadeCall]:
+        """Return the calls of the tool that were answered, from a store or with an error as well."""
+        return [one for one in made_calls(trial.records) if is_wanted(one, self.name, self.kind)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolUsed(ToolCheck):
+    """A tool, or any of a kind, was called and at least one of its calls did what it was asked."""
+
+    final = "pass"
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"{self.what} used"
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass on one call without an error; a cached answer counts."""
-        calls = _answers(trial, self.name) if self.name else _answers_of_kind(trial, self.kind)
-        passed = any(call.error is None for call in calls)
+        calls = self.calls(trial)
+        passed = any(call.ok for call in calls)
         what = self.name or f"the kind {self.kind}"
         reason = (
             f"all {len(calls)} calls of {what} failed"
@@ -57,52 +77,56 @@ class ToolUsed(LogCheck):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolNotUsed(LogCheck):
-    """A tool was not called, not even in vain."""
+class ToolNotUsed(ToolCheck):
+    """A tool, or any of a kind, was not called, not even in vain."""
 
-    name: str
+    final = "fail"
 
     @property
     def label(self) -> str:
         """The check in words."""
-        return f"{self.name} not used"
+        return f"{self.what} not used"
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when the model never asked for the tool."""
-        count = len(_answers(trial, self.name))
-        reason = f"{self.name} was called {count} times" if count else ""
+        count = len(self.calls(trial))
+        reason = f"{self.what} was called {format_count(count, 'time')}" if count else ""
         return Score(check=self.label, passed=not count, value=float(not count), reason=reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolAtMost(LogCheck):
-    """A tool was called no more than `n` times, calls that failed among them."""
+class ToolAtMost(ToolCheck):
+    """A tool, or tools of a kind together, were called no more than `n` times, calls that failed among
+    them.
+    """
 
-    name: str
+    final = "fail"
     n: int
 
     def __post_init__(self) -> None:
+        ToolCheck.__post_init__(self)  # super() does not find a class that slots made anew
         if self.n < 1:
             raise UsageError(
                 f"tool_at_most allows at least 1 call, not {self.n}: for none at all, write "
-                f"tool_not_used: {self.name}"
+                f"tool_not_used: {self.name or {'kind': self.kind}}"
             )
 
     @property
     def label(self) -> str:
         """The check in words."""
-        return f"{self.name} used at most {self.n} times"
+        return f"{self.what} used at most {self.n} times"
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass within `n` calls; beyond, `value` is `n` over the number of calls."""
-        count = len(_answers(trial, self.name))
-        return _score(self.label, count, self.n, f"{self.name} was called {count} times")
+        count = len(self.calls(trial))
+        return _score(self.label, count, self.n, f"{self.what} was called {count} times")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnsAtMost(LogCheck):
     """The model was asked no more than `n` times."""
 
+    final = "fail"
     n: int
 
     def __post_init__(self) -> None:
@@ -120,24 +144,6 @@ class TurnsAtMost(LogCheck):
         return _score(self.label, turns, self.n, f"it took {turns} turns")
 
 
-def _answers(trial: Trial, name: str) -> list[ToolAnswered]:
-    return [
-        record.event
-        for record in trial.records
-        if isinstance(record.event, ToolAnswered) and record.event.tool == name
-    ]
-
-
-def _answers_of_kind(trial: Trial, kind: str) -> list[ToolAnswered]:
-    events = [record.event for record in trial.records]
-    args = {event.call: event.args for event in events if isinstance(event, ToolCalled)}
-    return [
-        event
-        for event in events
-        if isinstance(event, ToolAnswered) and tool_kind(event.tool, args.get(event.call)) == kind
-    ]
-
-
 def _called_text(trial: Trial) -> str:
     names = sorted({record.event.tool for record in trial.records if isinstance(record.event, ToolAnswered)})
     return f"called: {', '.join(names)}" if names else "no tool was"
@@ -151,6 +157,7 @@ Per = Literal["trial", "call"]
 class CostAtMost(LogCheck):
     """The model calls of the run cost no more than `usd` US dollars; answers from a store cost nothing."""
 
+    final = "fail"
     usd: float
     per: Per = field(default="trial", metadata=ADDED_LATER)
     """`call` for the most expensive call of a model."""
@@ -183,6 +190,7 @@ class CostAtMost(LogCheck):
 class SecondsAtMost(LogCheck):
     """The run worked no longer than `seconds`; waiting for a person does not count."""
 
+    final = "fail"
     seconds: float
     per: Per = field(default="trial", metadata=ADDED_LATER)
     """`call` for the slowest call of a model."""
@@ -211,6 +219,7 @@ class TokensAtMost(LogCheck):
     none.
     """
 
+    final = "fail"
     n: int
 
     def __post_init__(self) -> None:

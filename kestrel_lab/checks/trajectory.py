@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.tool_kinds import KINDS, tool_kind
 from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Trial
@@ -54,35 +55,48 @@ def made_calls(records: Iterable[Record]) -> list[MadeCall]:
     ]
 
 
+def is_wanted(call: MadeCall, name: str, kind: str = "") -> bool:
+    """Return whether a call is one of the tool of this name, or of a tool of this kind."""
+    return call.tool == name if name else tool_kind(call.tool, call.args) == kind
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolsInOrder(LogCheck):
-    """The tools were called with success one after the other; other calls may be between."""
+    """The tools were called with success one after the other; other calls may be between.
 
-    names: tuple[str, ...]
+    A tool is its name, or `{kind: command}` for any of a kind.
+    """
+
+    final = "pass"
+    names: tuple[Any, ...]
 
     def __post_init__(self) -> None:
         if not self.names:
             raise UsageError("tools_in_order needs at least one tool")
+        for name in self.names:
+            _read_expected(name, "tools_in_order")
 
     @property
     def label(self) -> str:
         """The check in words."""
-        return f"{', then '.join(self.names)}"
+        return f"{', then '.join(_tool_text(name) for name in self.names)}"
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when all are there in this order; `value` is the share that is, up to the first that is
         missing.
         """
-        made = [call.tool for call in made_calls(trial.records) if call.ok]
+        made = [call for call in made_calls(trial.records) if call.ok]
+        wanted = [_read_expected(name, "tools_in_order") for name in self.names]
         found = 0
-        for tool in made:
-            found += found < len(self.names) and tool == self.names[found]
+        for call in made:
+            found += found < len(wanted) and _call_matches(wanted[found], call)
         passed = found == len(self.names)
         reason = (
             ""
             if passed
-            else f"no {self.names[found]} after {self.names[found - 1] if found else 'the beginning'}; "
-            f"{_called_text(made)}"
+            else f"no {_tool_text(self.names[found])} after "
+            f"{_tool_text(self.names[found - 1]) if found else 'the beginning'}; "
+            f"{_called_text([call.tool for call in made])}"
         )
         return Score(check=self.label, passed=passed, value=found / len(self.names), reason=reason)
 
@@ -92,7 +106,8 @@ class TrajectoryMatch(LogCheck):
     """The run's tool calls are those expected, as far as `mode` asks.
 
     An expected call is a tool's name, or `{tool: …, args: {…}}`, which a call fits that has at least these
-    arguments with these values. No call counts twice. The value is
+    arguments with these values; in place of `tool` it may have a `kind` of tools. No call counts twice. The
+    value is
 
     - `exact`: the calls that agree in order, over the larger number of calls; 1 for the same calls and no
       others
@@ -121,7 +136,7 @@ class TrajectoryMatch(LogCheck):
         share = "" if self.at_least == 1 else f" at least {self.at_least:g}"
         return (
             f"calls {self.mode.replace('_', ' ')}{share}: "
-            f"{one_line(', '.join(_read_expected(call)[0] for call in self.calls), 60)}"
+            f"{one_line(', '.join(map(_tool_text, self.calls)), 60)}"
         )
 
     async def __call__(self, trial: Trial) -> Score:
@@ -153,22 +168,30 @@ class TrajectoryMatch(LogCheck):
                 return _count_matches(fits) / len(fits)
 
 
-def _read_expected(call: object) -> tuple[str, dict[str, Json]]:
+def _read_expected(call: object, check: str = "trajectory_match") -> tuple[str, str, dict[str, Json]]:
+    """Return the name, the kind and the arguments of an expected call."""
     if isinstance(call, str):
-        return call, {}
-    if isinstance(call, dict) and set(call) <= {"tool", "args"} and isinstance(call.get("tool"), str):
-        args = call.get("args") or {}
-        if isinstance(args, dict):
-            return call["tool"], args
+        return call, "", {}
+    if isinstance(call, dict) and set(call) <= {"tool", "kind", "args"}:
+        tool, kind, args = call.get("tool", ""), call.get("kind", ""), call.get("args") or {}
+        named = isinstance(tool, str) and bool(tool) != bool(kind) and (not kind or kind in KINDS)
+        if named and isinstance(args, dict):
+            return tool, kind, args
     raise UsageError(
-        f"trajectory_match: a call is a tool's name or {{tool: …, args: {{…}}}}, not {one_line(repr(call))}"
+        f"{check}: a call is a tool's name, {{tool: …, args: {{…}}}} or {{kind: {'|'.join(KINDS)}}}, not "
+        f"{one_line(repr(call))}"
     )
 
 
-def _call_matches(expected: tuple[str, dict[str, Json]], call: MadeCall) -> bool:
-    tool, args = expected
-    return call.tool == tool and all(
-        name in call.args and call.args[name] == value for name, value in args.items()
+def _tool_text(call: object) -> str:
+    name, kind, _ = _read_expected(call)
+    return name or f"a tool of the kind {kind}"
+
+
+def _call_matches(expected: tuple[str, str, dict[str, Json]], call: MadeCall) -> bool:
+    name, kind, args = expected
+    return is_wanted(call, name, kind) and all(
+        key in call.args and call.args[key] == value for key, value in args.items()
     )
 
 

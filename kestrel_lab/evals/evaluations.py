@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.evals.options import RerunOptions, Selection
+from kestrel_lab.evals.options import (
+    AblationOptions,
+    RerunOptions,
+    Selection,
+    StoredSelection,
+    SummaryOptions,
+)
 from kestrel_lab.evals.shared.transfer import SharedResults
 from kestrel_lab.evals.stored.scans import Reading
 from kestrel_lab.runtime.options import check_names, takes_options
@@ -145,10 +151,8 @@ class Arms:
         """
         from kestrel_lab.evals.commits.compare import compare_configs_in_turns
 
-        if reporter is None and self._lab.surroundings is not None:
-            reporter = self._lab.surroundings.reporter()
         return await compare_configs_in_turns(
-            self._lab, suite, base, head, design=design, reporter=reporter, **options
+            self._lab, suite, base, head, design=design, reporter=self._lab.reporter(reporter), **options
         )
 
     compare_in_turns_sync = blocking_twin(compare_in_turns)
@@ -167,12 +171,13 @@ class Arms:
         """
         from kestrel_lab.evals.commits.sequential_gate import gate_in_turns
 
-        if reporter is None and self._lab.surroundings is not None:
-            reporter = self._lab.surroundings.reporter()
-        return await gate_in_turns(self._lab, suite, design=design, reporter=reporter, **options)
+        return await gate_in_turns(
+            self._lab, suite, design=design, reporter=self._lab.reporter(reporter), **options
+        )
 
     gate_in_turns_sync = blocking_twin(gate_in_turns)
 
+    @takes_options(AblationOptions, Selection)
     async def ablate(
         self, suite: str | Path | Suite, file: str, *, reporter: Reporter | None = None, **options: Any
     ) -> Ablation:
@@ -194,9 +199,7 @@ class Arms:
         """
         from kestrel_lab.evals.studies.ablation import ablate_guidance
 
-        if reporter is None and self._lab.surroundings is not None:
-            reporter = self._lab.surroundings.reporter()
-        return await ablate_guidance(self._lab, suite, file, reporter=reporter, **options)
+        return await ablate_guidance(self._lab, suite, file, reporter=self._lab.reporter(reporter), **options)
 
     ablate_sync = blocking_twin(ablate)
 
@@ -234,7 +237,6 @@ class Evaluations(Reading, Failures, Arms):
         good: str,
         bad: str = "HEAD",
         *,
-        configs: Sequence[str] | None = None,
         reporter: Reporter | None = None,
         **search: Any,
     ) -> BisectResult:
@@ -255,14 +257,10 @@ class Evaluations(Reading, Failures, Arms):
         from kestrel_lab.evals.commits.bisect_result import BisectSearch
 
         check_names("Evaluations.bisect", search, BisectSearch.__dataclass_fields__)
-        return await find_first_bad(
-            self._lab, suite, good, bad, BisectSearch(**search), configs=configs, reporter=reporter
-        )
+        return await find_first_bad(self._lab, suite, good, bad, BisectSearch(**search), reporter=reporter)
 
-    @takes_options(Selection)
-    async def rescore(
-        self, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]
-    ) -> RescoreResult:
+    @takes_options(StoredSelection)
+    async def rescore(self, suite: str | Path | Suite, **which: Unpack[StoredSelection]) -> RescoreResult:
         """Rescore the stored trials of a suite by the checks it has now, without asking a model or calling a
         tool.
 
@@ -275,19 +273,10 @@ class Evaluations(Reading, Failures, Arms):
         """
         from kestrel_lab.evals.stored.rescore import rescore_trials
 
-        return await rescore_trials(self._lab, suite, commit=commit, **parts)
+        return await rescore_trials(self._lab, suite, **which)
 
-    @takes_options(Selection)
-    def stored(
-        self,
-        suite: str | Path | Suite,
-        *,
-        commit: str | None = None,
-        by: str = "config",
-        metrics: Sequence[str] = (),
-        tries: bool = False,
-        **parts: Unpack[Selection],
-    ) -> StoredSummary:
+    @takes_options(SummaryOptions)
+    def stored(self, suite: str | Path | Suite, **options: Unpack[SummaryOptions]) -> StoredSummary:
         """Summarise the stored trials of a suite `by` config, family, scenario or any column of a frame:
         every metric with its interval; nothing is run. With `tries` also pass@k and pass^k for every k.
 
@@ -296,7 +285,7 @@ class Evaluations(Reading, Failures, Arms):
         """
         from kestrel_lab.evals.stored.summary import summarise_stored
 
-        return summarise_stored(self._lab, suite, commit=commit, by=by, metrics=metrics, tries=tries, **parts)
+        return summarise_stored(self._lab, suite, **options)
 
     def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
         """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)`
@@ -318,7 +307,7 @@ class Evaluations(Reading, Failures, Arms):
         makes the file.
 
         It runs from top to bottom without a model. Undone and stopped calls are left out and named. Numbers
-        of an answer name the cells in whose outputs they stand. Raises `UsageError` for a run that has not
+        of an answer name the cells whose outputs have them. Raises `UsageError` for a run that has not
         ended, and for one without code.
         """
         from kestrel_lab.evals.notebooks.from_run import notebook_of

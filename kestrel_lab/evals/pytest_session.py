@@ -59,21 +59,39 @@ class SessionTrials:
     cassette: str | None = None
     """The mode of recordings; as suites say by default."""
 
-    def measure(self, suite: Suite, *, store: bool = True, **options: Any) -> EvalResult:
-        """Run a suite, or the parts of it that the options select; returns its trials."""
+    def measure(
+        self,
+        suite: Suite,
+        *,
+        store: bool = True,
+        pairs: Collection[tuple[str, str]] | None = None,
+        **options: Any,
+    ) -> EvalResult:
+        """Run a suite, or the parts of it that the options select; returns its trials.
+
+        Of scenarios and configurations `pairs` leaves those that it names.
+        """
 
         async def make(work: TrialsToRun) -> list[EvalRow]:
+            asks = [one for one in work.asks if pairs is None or (one.scenario.id, one.config.name) in pairs]
             owner = str(Owner.here(self.lab.store.session))
-            eval_run = EvalRun(id=self.name, of=len(work.asks), by=owner)
-            return await run_trials(replace(work, eval_run=eval_run, store=store))
+            eval_run = EvalRun(id=self.name, of=len(asks), by=owner)
+            return await run_trials(replace(work, asks=asks, eval_run=eval_run, store=store))
 
         return run_blocking(run_suite(self.lab, suite, make=make, **{"cassette": self.cassette, **options}))
 
-    def scenario_case(self, suite: Suite, scenario: str, config: str, epochs: int | None) -> Case:
-        """Run all epochs of a scenario with a configuration; returns how it came out, as JUnit XML has it."""
-        found = self.measure(suite, scenarios=[scenario], configs=[config], epochs=epochs)
-        (group,) = case_groups(suite, found.rows)
-        return group.cases[0]
+    def cases(
+        self, suite: Suite, pairs: Collection[tuple[str, str]], epochs: int | None
+    ) -> dict[tuple[str, str], Case]:
+        """Run all epochs of scenarios with configurations, as many at once as the suite says; returns how
+        each came out, as JUnit XML has it.
+        """
+        scenarios, configs = ([*dict.fromkeys(names)] for names in zip(*pairs, strict=True))
+        found = self.measure(suite, pairs=pairs, scenarios=scenarios, configs=configs, epochs=epochs)
+        rows: dict[tuple[str, str], list[EvalRow]] = {}
+        for row in found.rows:
+            rows.setdefault((row.scenario, row.config), []).append(row)
+        return {pair: case_groups(suite, rows[pair])[0].cases[0] for pair in pairs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +217,7 @@ class Kestrel:
         made += [check_of(**{name: value}) for name, value in shipped.items()]
         if not made:
             raise UsageError("name a check: kestrel.check(run, answer_contains='42')")
+        # The cassette of the run is closed by now: such a check would ask the model at each replay.
         if any(isinstance(one, ModelGraded | Faithful) for one in made):
             raise UsageError(
                 "a check that asks a model is recorded with the run: kestrel.run(…, "
@@ -223,8 +242,10 @@ class Kestrel:
         """
         for tested in self._tested:
             for row in tested.rows:
-                stands = row.outcome != "pass" or not failure
-                result = row.result if stands else {**row.result, "outcome": "fail", "reason": failure}
+                # A trial that failed by its own checks keeps its reason; the test's is only of those that
+                # passed.
+                kept = row.outcome != "pass" or not failure
+                result = row.result if kept else {**row.result, "outcome": "fail", "reason": failure}
                 result = {**result, "test": "failed" if failure else "passed"}
                 lab = self.session.lab
                 store_trial(lab.store, replace(row, result=result))
@@ -255,10 +276,10 @@ async def _judged(lab: Services, row: EvalRow, checks: Sequence[Check]) -> EvalR
     for one in checks:
         with error_boundary(CheckError, f"the check {one.label!r}"):
             scores.append(score_of(one.label, await awaited(one(trial))))
-    told = [*row.scores, *map(score_json, scores)]
-    result = {**row.result, "scores": told}
+    every = [*row.scores, *map(score_json, scores)]
+    result = {**row.result, "scores": every}
     if end is not None:
-        result["outcome"], result["reason"] = outcome_of(records, end, told)
+        result["outcome"], result["reason"] = outcome_of(records, end, every)
     return replace(row, result=result)
 
 
@@ -286,8 +307,8 @@ class SuiteReport:
         """Return what a terminal shows, the first line is the heading."""
         rows = self.result.rows
         counts = {name: sum(row.outcome == name for row in rows) for name in ("pass", "fail", "error")}
-        told = f"{counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke"
-        said = [f"{self.result.headline}: {told}"]
+        counted = f"{counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke"
+        said = [f"{self.result.headline}: {counted}"]
         if self.change is None:
             said.append("  no earlier green commit is stored here, so there is nothing to compare with")
         else:
@@ -352,6 +373,7 @@ async def _report(
     return SuiteReport(
         result=result,
         change=await compare_with_last_green(result, root),
+        # A part of a suite decides no gate of the whole.
         gates=result.gates() if whole.gates and not left_out else None,
         left_out=left_out,
     )

@@ -127,7 +127,9 @@ class SimulatedUser(Declared):
     instructions: Annotated[str, WrittenAs(Filled)]
     """Who the user is, what they want, and what they know and say only when asked."""
     model: str = ""
-    """As for any run; empty for the suite's `grader`. What it costs is in no number of the run."""
+    """As for any run; empty for the suite's `grader`. What it costs is in the trial's cost, and apart as the
+    metric `user_cost`; it is in no number of the run.
+    """
     turns: Annotated[int, WrittenAs(Positive)] = 8
     """Most messages of the user behind the goal."""
     until: Annotated[str, WrittenAs(Filled)] = "DONE"

@@ -100,10 +100,10 @@ function headPart(el, send) {
   const lost = resume => {
     if (now.ended > 0 || el.dataset.lost) return;
     el.dataset.lost = "true";
-    const row = make("div", "kst-buttons"), button = make("button", "kst-primary", "Resume in a new cell"), told = make("span", "kst-soft");
+    const row = make("div", "kst-buttons"), button = make("button", "kst-primary", "Resume in a new cell"), hint = make("span", "kst-soft");
     button.type = "button";
-    button.onclick = () => { if (resume(now.run) === false) put(told, "Type it into a cell: %kestrel resume " + now.run); else button.disabled = true; };
-    row.append(button, told);
+    button.onclick = () => { if (resume(now.run) === false) put(hint, "Type it into a cell: %kestrel resume " + now.run); else button.disabled = true; };
+    row.append(button, hint);
     health.hidden = false;
     health.replaceChildren("The kernel has stopped, so nobody works on this run. Everything it did is in the log, and it can go on from there.", row);
     now.ended = clockSeen;
@@ -697,7 +697,7 @@ function view(el, send, tools) {
   };
 }
 
-// A page that was loaded anew is not told of changes to outputs that were there before: the panel itself puts what is
+// A page that was loaded anew receives no changes of outputs that were there before: the panel itself puts what is
 // to remain in its place, so that the notebook is saved with it. Nothing where a front end keeps its notebook to itself.
 const VIEW = "application/vnd.jupyter.widget-view+json";
 const widgetOf = data => data[VIEW]?.model_id;

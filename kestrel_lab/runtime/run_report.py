@@ -22,7 +22,7 @@ from kestrel_lab.core.events.union import (
     decode_event,
 )
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.run_types import INTERRUPTED, Limits, RunStatus
+from kestrel_lab.core.run_types import EARLY_STOPPING, INTERRUPTED, Limits, RunStatus
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.run_state import RunState
@@ -151,7 +151,7 @@ class Report:
     def _way_on_after(self, end: RunFinished) -> str:
         if end.outcome not in ("limit", "error") or resume_point(list(self._records())) is None:
             return ""
-        if not end.limit:
+        if end.limit in ("", EARLY_STOPPING):
             return RESUME.format(run=self._id)
         option = _OPTIONS.get(end.limit, "")
         typed = f"kestrel run --resume {self._id} {option} N, or: " if option else ""

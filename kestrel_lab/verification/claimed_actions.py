@@ -20,6 +20,7 @@ from kestrel_lab.verification.effects import (
     may_change_anything,
     may_change_cell,
     may_change_file,
+    may_delete,
     may_run_tests,
     may_send,
     names_file,
@@ -214,7 +215,7 @@ def may_have_done(claimed: ClaimedAction, action: Action) -> bool:
         return may_run_tests(action) if _TESTS.search(claimed.words) else not action.files
     if CELL.search(claimed.words):
         return may_change_cell(action) or bool(action.files or action.touched)
-    return may_change_anything(action)
+    return may_delete(action) if claimed.kind == "delete" else may_change_anything(action)
 
 
 def _file_refuted(

@@ -11,6 +11,7 @@ from typing import Final
 
 from kestrel_lab.core.calls import HELD
 from kestrel_lab.core.events.actions import Action
+from kestrel_lab.core.events.tool_kinds import names_no
 from kestrel_lab.shell_syntax.effects import ANY, LineEffect, code_effects, line_effects
 
 _HIDDEN: Final = re.compile(
@@ -37,6 +38,8 @@ def may_change_file(action: Action, path: str) -> bool:
         "others",
     ):
         return action.reaches != "nothing" and names_file(action, path)
+    if names_no("file", action.tool) and not names_file(action, path):
+        return False
     code = code_of(action)
     return code is None or "files" in code_effects(code)
 
@@ -54,12 +57,19 @@ def may_change_anything(action: Action) -> bool:
 
 def may_run_tests(action: Action) -> bool:
     """Return whether a call can have run tests."""
-    return not action.files and "code" in _effects(action)
+    return not (action.files or names_no("program", action.tool)) and "code" in _effects(action)
+
+
+def may_delete(action: Action) -> bool:
+    """Return whether a call can have deleted or removed something that is no file."""
+    return may_change_anything(action) and not names_no("delete", action.tool)
 
 
 def may_send(action: Action, verb: str) -> bool:
     """Return true if a call can have sent something in the sense of `verb`."""
     if action.files or (action.reaches in ("nothing", "workspace") and action.kind != "command"):
+        return False
+    if action.kind == "other" and names_no("send", action.tool):
         return False
     held = action.sandbox in HELD and not _NEEDS_NO_NETWORK.match(verb)
     return not held and bool(_effects(action) & {"send", "code"})

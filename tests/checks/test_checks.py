@@ -160,7 +160,7 @@ def test_conduct_is_read_from_events(tmp_path):
     )
     assert judge(ToolUsed(name="glob"), tmp_path).reason == "glob was not called; no tool was"
     assert judge(ToolNotUsed(name="glob"), tmp_path, events=events).passed
-    assert judge(ToolNotUsed(name="grep"), tmp_path, events=events).reason == "grep was called 1 times"
+    assert judge(ToolNotUsed(name="grep"), tmp_path, events=events).reason == "grep was called 1 time"
     assert judge(TurnsAtMost(n=2), tmp_path, events=events).passed
     assert judge(TurnsAtMost(n=1), tmp_path, events=events) == Score(
         check="at most 1 turns", passed=False, value=0.5, reason="it took 2 turns"
@@ -190,14 +190,21 @@ def test_conduct_is_read_from_events(tmp_path):
 def test_a_kind_of_tools_is_used_whatever_its_name(
     tmp_path: Path, tool: str, args: dict[str, Any], kind: str
 ) -> None:
-    """`tool_used: {kind: …}` holds for the names of every agent, and for no other kind."""
+    """Every check of tools knows the kinds: it holds for the names of every agent, and for no other kind."""
     events = [
         ToolCalled(call="1", step="s", tool=tool, args=args),
         ToolAnswered(call="1", step="s", tool=tool, text="found"),
     ]
     for each in KINDS:
-        check = parse_check({"tool_used": {"kind": each}})
-        assert judge(check, tmp_path, events=events).passed == (each == kind)
+        fits = each == kind
+        for name, given, passes in (
+            ("tool_used", {"kind": each}, fits),
+            ("tool_not_used", {"kind": each}, not fits),
+            ("tool_at_most", {"kind": each, "n": 1}, True),
+            ("tools_in_order", [{"kind": each}], fits),
+            ("trajectory_match", {"calls": [{"kind": each, "args": args}]}, fits),
+        ):
+            assert judge(parse_check({name: given}), tmp_path, events=events).passed == passes, name
 
 
 @pytest.mark.parametrize(
@@ -210,9 +217,10 @@ def test_a_tool_that_may_act_is_no_reading_one(name: str) -> None:
 
 def test_a_check_of_tools_names_one_thing() -> None:
     """A name or a kind: neither or both is an error that shows how to write it; a stored one keeps its fields."""
-    for wrong in ({}, {"name": "bash", "kind": "command"}):
-        with pytest.raises(UsageError, match="tool_used: \\{kind: command"):
-            parse_check({"tool_used": wrong})
+    for name in ("tool_used", "tool_not_used"):
+        for wrong in ({}, {"name": "bash", "kind": "command"}):
+            with pytest.raises(UsageError, match=f"{name}: \\{{kind: command"):
+                parse_check({name: wrong})
     with pytest.raises(UsageError, match="kind is"):
         parse_check({"tool_used": {"kind": "shell"}})
     named = check_definition(parse_check({"tool_used": "bash"}))

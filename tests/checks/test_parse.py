@@ -146,7 +146,8 @@ def test_every_check_can_be_written():
         ({"tools_in_order": []}, "tools_in_order needs at least one tool"),
         (
             {"trajectory_match": [3]},
-            "trajectory_match: a call is a tool's name or {tool: …, args: {…}}, not 3",
+            "trajectory_match: a call is a tool's name, {tool: …, args: {…}} or "
+            "{kind: command|read|edit|search|web|ask}, not 3",
         ),
         (
             {"trajectory_match": {"calls": "a", "at_least": 0}},

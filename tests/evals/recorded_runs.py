@@ -8,9 +8,8 @@ from kestrel_lab.evals.importers.imported_run import (
     ImportedCall,
     ImportedMessage,
     Recording,
-    events_of,
-    trial_of,
 )
+from kestrel_lab.evals.importers.recorded_events import events_of, trial_of
 from kestrel_lab.evals.stored_trials import store_run, store_trial
 from kestrel_lab.evals.transcripts.transcript import Transcript, transcript_of
 from kestrel_lab.eventlog.store import SessionStore

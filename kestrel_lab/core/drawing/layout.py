@@ -35,7 +35,7 @@ class Node:
     parent: str = ""
     exclusive: bool = False
     folded: int = 0
-    """How many steps it stands for beside itself."""
+    """How many other steps are drawn as one with it."""
 
 
 def fold_nodes(nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -166,7 +166,7 @@ class Layout:
 
 
 def lay_out(nodes: Sequence[Node]) -> Layout:
-    """Place the nodes; long plans are folded first, see `graph.folded`."""
+    """Place the nodes; long plans are folded first, see `fold_nodes`."""
     kept = fold_nodes(nodes)
     needs = reduced_edges(kept)
     shown = tuple(replace(node, needs=needs[node.id]) for node in kept)

@@ -1,15 +1,15 @@
 """Kinds of tools: one word for what agents of different makers name differently.
 
 Claude Code's `Bash`, Codex's `command_execution`, Gemini CLI's `run_shell_command` and our `bash` are of the
-kind `command`. A kind is told by the tool's name, with its arguments where one tool does several things; it
-stands beside the name and is stored nowhere.
+kind `command`. The kind follows from the tool's name, and from the arguments if one tool does several things.
+It is derived each time and never stored.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 ToolKind = Literal["command", "read", "edit", "search", "web", "ask"]
 KINDS: Final[tuple[str, ...]] = get_args(ToolKind)
@@ -49,7 +49,7 @@ _EDITORS: Final = frozenset({"str_replace_editor", "str_replace_based_edit_tool"
 _PATHS: Final = ("file_path", "filePath", "path", "notebook_path", "target_file", "filename")
 """Names of arguments for the file that a tool edits."""
 _READING: Final = frozenset(
-    "get list read view show fetch load lookup describe count check inspect retrieve calculate".split()
+    "browse get list read view show fetch load lookup describe count check inspect retrieve calculate".split()
 )
 _SEARCHING: Final = frozenset("search find query filter".split())
 _ACTING: Final = frozenset(
@@ -60,6 +60,43 @@ _ACTING: Final = frozenset(
     "upsert write".split()
 )
 """Words of a name that say that a tool acts, or may act, whatever the name begins with."""
+_READING_LATER: Final = frozenset(
+    "check count describe find get list lookup query read search show view".split()
+)
+"""Verbs of reading that stand behind the name of what is read, too: `git_get_keys`, `stock_check`."""
+_READ: Final = frozenset("balance details history info status summary total".split())
+"""Words for what is read, with which a name ends: `cart_total`."""
+_ENTERING: Final = frozenset(
+    "authenticate checkout follow like login logout rate signin signout star unfollow unlike unstar validate "
+    "verify".split()
+)
+"""Further verbs of tools that act, of which most make, send and delete nothing."""
+Effect = Literal["file", "send", "delete", "program"]
+_EFFECTS: Final[Mapping[Effect, frozenset[str]]] = {
+    kind: frozenset(words.split())
+    for kind, words in cast(
+        "dict[Effect, str]",
+        {
+            "file": "append archive attachment attachments backup cell clone code commit content "
+            "contents convert copy dir directory doc docs document documents download edit "
+            "export file files folder generate git image insert log merge move node notebook "
+            "note notes page patch path print pull push report repo repository save script "
+            "sheet sync text upload write zip",
+            "send": "announce appointment book buy calendar call chat checkout comment deploy email "
+            "event exchange forward invitation invite invoice issue mail meeting merge "
+            "message notify order participants pay payment post pr publish pull purchase push "
+            "refund register release reminder reply request reserve return schedule send "
+            "share sms submit subscribe sync ticket transact transfer tweet upload",
+            "delete": "cancel change clear close delete discard drop edit exchange kill merge modify "
+            "move patch purge refund remove rename replace reset return revoke set stop sync "
+            "unsubscribe update upsert write",
+            "program": "action agent apply build call cell code command do eval exec execute function "
+            "invoke job kernel notebook perform pipeline process program python query run "
+            "script shell sql start task test tests tool trigger use workflow",
+        },
+    ).items()
+}
+"""Words of a tool's name, verbs and objects, that say that it may have an effect."""
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -75,10 +112,29 @@ def tool_kind(name: str, args: Mapping[str, Any] | None = None) -> ToolKind | Li
         return "read" if (args or {}).get("command") == "view" else "edit"
     if known in NAMED_KINDS:
         return NAMED_KINDS[known]
-    words = [word.lower() for word in _WORD.findall(name)]
-    if len(words) < 2 or _ACTING & set(words):
+    words = _words(name)
+    if len(words) < 2 or (_ACTING | _ENTERING) & set(words):
         return ""
-    return "read" if words[0] in _READING else "search" if words[0] in _SEARCHING else ""
+    verb = words[1] if words[1] in _READING_LATER and words[0] not in _SEARCHING else words[0]
+    reads = verb in _READING | _READING_LATER or words[-1] in _READ
+    return "search" if verb in _SEARCHING else "read" if reads else ""
+
+
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(name)]
+
+
+def names_no(effect: Effect, name: str) -> bool:
+    """Return whether a tool's name says what it does, and that is nothing that has this effect.
+
+    `send_money` makes no file, and `create_user` sends nothing. A name that says nothing (one word, no verb
+    that is known, a tool of an MCP server), and one of a program, may have any.
+    """
+    words = set(_words(name))
+    if len(words) < 2 or name.startswith("mcp__") or words & _EFFECTS["program"]:
+        return False
+    undoes = effect == "delete" and any(word.startswith("un") for word in words)  # unstar, unfollow
+    return bool(words & (_ACTING | _ENTERING)) and not undoes and not words & _EFFECTS[effect]
 
 
 def only_reads(name: str, args: Mapping[str, Any] | None = None) -> bool:

@@ -49,6 +49,8 @@ def entry_text(key: str, value: Json, indent: int = 0) -> str:
         whole = flat if len(flat) <= _WIDTH else yaml.dump({key: value}, **_options(flow=False))
     else:
         whole = yaml.dump({key: value}, **_options(flow=False))
+    # The emitter ends a document after a text that ends in empty lines; this is no whole document.
+    whole = whole.removesuffix("...\n")
     return "".join(
         f"{' ' * indent}{line}" if line.strip() else line for line in whole.splitlines(keepends=True)
     )

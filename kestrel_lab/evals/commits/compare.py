@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.evals.commits.compare_options import CompareOptions
 from kestrel_lab.evals.commits.comparison import AUTO, Comparison, Side
 from kestrel_lab.evals.commits.interleaved_trials import (
     CommitTrials,
@@ -27,7 +28,6 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import reusable_rows
 from kestrel_lab.evals.execution.runner import TrialsToRun, plan_trials, run_suite, run_trials
 from kestrel_lab.evals.git import NoEarlierCommit, nearest_baseline, tree_of
-from kestrel_lab.evals.options import CompareOptions
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -46,13 +46,12 @@ async def compare_commits(
     head: str,
     *,
     suite: str | Path,
-    design: Design | None = None,
     **options: Unpack[CompareOptions],
 ) -> Comparison:
     """Run the suite file against the code of two commits and compare what comes out; see
     `Evaluations.compare`.
     """
-    reporter, margin = options.get("reporter"), options.get("margin", 0.05)
+    reporter, margin, design = options.get("reporter"), options.get("margin", 0.05), options.get("design")
     own_suite, alone = options.get("own_suite", False), options.get("alone", False)
     recordings = options.get("cassette"), options.get("cassettes")
     if options.get("from_divergence"):
@@ -99,7 +98,7 @@ async def compare_commits(
         await run_interleaved(lab, place, works, reporter, strict=True)
         sides = [_without_unrecorded(works[0].side()), works[1].side()]
     missing = ""
-    if alone and not sides[0].rows and works[0].rows:
+    if alone and not sides[0].rows and works[0].made:
         missing = f"the recordings of {sides[0].title} have nothing of what this suite asks"
     return Comparison(
         suite=place.suite,
@@ -109,7 +108,7 @@ async def compare_commits(
         store=lab.store,
         same_files=trees[0] == trees[1],
         no_base=missing,
-        told=_shared(lab.store, sides) if options.get("from_divergence") else (),
+        run_notes=_shared(lab.store, sides) if options.get("from_divergence") else (),
     )
 
 
@@ -178,7 +177,7 @@ async def _commits_in_turns(
         margin=design.matters,
         store=lab.store,
         sequence=sequence,
-        told=(f"{sequence.headline}.",),
+        run_notes=(f"{sequence.headline}.",),
     )
 
 
@@ -231,7 +230,7 @@ async def compare_configs_in_turns(
     return replace(
         compare_configs(used, base, head, margin=design.matters),
         sequence=sequence,
-        told=(*found.run_notes(), f"{sequence.headline}."),
+        run_notes=(*found.run_notes(), f"{sequence.headline}."),
     )
 
 
@@ -252,12 +251,12 @@ def _without_unrecorded(side: Side) -> Side:
     code.
     """
     missed = [row for row in side.rows if row.unrecorded]
-    told = {
+    why = {
         row.scenario: f"it is not in the recordings of this commit ({row.unrecorded[0]})"
         for row in reversed(missed)
     }
     return replace(
-        side, rows=tuple(row for row in side.rows if not row.unrecorded), skipped={**side.skipped, **told}
+        side, rows=tuple(row for row in side.rows if not row.unrecorded), skipped={**side.skipped, **why}
     )
 
 
@@ -294,7 +293,7 @@ def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin
         head=after,
         margin=margin,
         store=result.store,
-        told=result.run_notes(),
+        run_notes=result.run_notes(),
     )
 
 

@@ -18,13 +18,13 @@ from kestrel_lab.evals.importers.imported_run import (
     Recording,
     Records,
     declared_effects,
-    events_of,
     offered_tool,
     record_digest,
     seconds_of,
     text_of,
     unreadable_record,
 )
+from kestrel_lab.evals.importers.recorded_events import events_of
 from kestrel_lab.telemetry.atif import difference, outcome_error, trajectory_of
 
 TRIAL: Final = "result.json"

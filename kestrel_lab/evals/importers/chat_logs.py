@@ -1,5 +1,5 @@
-"""Chat logs in the form of OpenAI's API, one JSON object a line: `messages` with `tool_calls`, alone or as
-request and response.
+"""Chat logs: `messages` alone, or as request and response, in the forms of OpenAI, Anthropic, Gemini and
+LangChain.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kestrel_lab.evals.importers.imported_run import (
+    UNREADABLE,
     ImportedMessage,
     Recording,
     declared_effects,
     offered_tool,
     read_call,
-    read_messages,
     read_parts,
     record_digest,
     text_of,
 )
+from kestrel_lab.evals.importers.message_shapes import plain_items, plain_message
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 _BLOCKS: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking")
@@ -26,7 +27,24 @@ _BLOCKS: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking")
 
 def is_chat(value: Any) -> bool:
     """Return whether a JSON value looks like a recorded conversation."""
-    return isinstance(value, dict) and isinstance(_request(value).get("messages"), list)
+    return isinstance(value, dict) and _asked(_request(value)) is not None
+
+
+def _asked(request: dict[str, Any]) -> list[Any] | None:
+    """Return the messages of a request; `None` where there are none."""
+    held = next((request[key] for key in ("messages", "conversations", "contents") if key in request), None)
+    if held is None and isinstance(request.get("output"), list):  # of the Responses API
+        told = request.get("input")
+        held = [{"role": "user", "content": told}] if isinstance(told, str) else told
+    return held if isinstance(held, list) else None
+
+
+def _answered(answer: dict[str, Any]) -> list[Any]:
+    """Return the messages of a response: the first choice, the items of an output, or one of Anthropic."""
+    found = [choice.get("message") for choice in (answer.get("choices") or ())[:1]]
+    if not found and isinstance(answer.get("output"), list):
+        return list(answer["output"])
+    return found or ([answer] if answer.get("type") == "message" and "content" in answer else [])
 
 
 def chat_recording(value: dict[str, Any], source: str, suite: str) -> Recording:
@@ -39,23 +57,16 @@ def chat_recording(value: dict[str, Any], source: str, suite: str) -> Recording:
     suite whose checks do. Raises `KeyError`, `TypeError` or `ValueError` for another shape.
     """
     request, answer = _request(value), _response(value)
-    messages = [
-        *request["messages"],
-        *(choice.get("message") for choice in (answer.get("choices") or ())[:1]),
-    ]
-    system: list[str] = []
-
-    def read(message: dict[str, Any]) -> ImportedMessage | None:
-        if message["role"] in ("system", "developer"):
-            system.append(text_of(message.get("content")))
-            return None
-        return _read_message(message)
-
-    said, left_out = read_messages(messages, read, source)
+    messages = [*(_asked(request) or ()), *_answered(answer)]
+    told = request.get("system") or request.get("instructions")
+    system = [text_of(told)] if told else []
+    parts = plain_items((f"{source} messages[{number}]", one) for number, one in enumerate(messages))
+    said, left_out = read_parts(parts, lambda message: chat_messages(message, system))
     usage, created = answer.get("usage") or {}, answer.get("created")
     if usage and said and said[-1].role == "assistant":
         cost = usage.get("cost")
-        tokens_in, tokens_out = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+        tokens_in = _count(usage, "prompt_tokens", "input_tokens")
+        tokens_out = _count(usage, "completion_tokens", "output_tokens")
         said[-1] = replace(
             said[-1],
             tokens_in=tokens_in,
@@ -93,21 +104,25 @@ def _response(value: dict[str, Any]) -> dict[str, Any]:
     return found["body"] if isinstance(found.get("body"), dict) else found
 
 
+def _count(usage: Mapping[str, Any], *names: str) -> int | None:
+    return next((int(usage[name]) for name in names if usage.get(name) is not None), None)
+
+
 def is_message(value: Any) -> bool:
     """Return whether a JSON value is one message of a conversation: a role, and content or calls."""
-    return (
-        isinstance(value, dict)
-        and value.get("role") in _ROLES
-        and ("content" in value or "tool_calls" in value)
-    )
+    try:
+        found = plain_message(value)
+    except UNREADABLE:
+        return False
+    return found is not None and found["role"] in _ROLES
 
 
 def list_recording(parts: Sequence[tuple[str, Any]], source: str) -> Recording:
-    """Return the recording of a conversation that is a list of messages and nothing else: of OpenAI, or of
-    Anthropic with its blocks.
+    """Return the recording of a conversation that is a list of messages and nothing else, see
+    `message_shapes`.
     """
     system: list[str] = []
-    said, left_out = read_parts(parts, lambda message: chat_messages(message, system))
+    said, left_out = read_parts(plain_items(parts), lambda message: chat_messages(message, system))
     return Recording(
         format="messages",
         source=source,
@@ -126,6 +141,7 @@ def chat_messages(message: Mapping[str, Any], system: list[str]) -> list[Importe
 
     Raises `KeyError`, `TypeError` or `ValueError` for another shape.
     """
+    message = plain_message(message) or message
     if message["role"] in ("system", "developer"):
         system.append(text_of(message.get("content")))
         return []

@@ -179,19 +179,19 @@ FORMATS: Final[tuple[Format, ...]] = (
     Format(name="agentdojo", title="AgentDojo: run files", fits=is_agentdojo, read=_one(agentdojo_recording)),
     Format(
         name="chat",
-        title="Chat logs: objects with `messages`, or request and response, in OpenAI's form",
+        title="Chat logs: `messages`, or request and response, of OpenAI, Anthropic, Gemini, LangChain",
         fits=is_chat,
         read=lambda value, place, path: iter((chat_recording(value, place, path.stem),)),
     ),
     Format(
         name="messages",
-        title="Messages: a list and nothing else, in OpenAI's or Anthropic's form",
+        title="Messages: a list and nothing else, of OpenAI, Anthropic, Gemini, LangChain",
         unit="parts",
         fits=is_message,
         read=_one(list_recording),
     ),
 )
-"""The first that fits is taken: the narrower forms stand before the wider ones."""
+"""The first that fits is taken: the narrower forms come before the wider ones."""
 TITLES: Final = tuple(dict.fromkeys(one.title for one in FORMATS))
 _NAMES: Final = ", ".join(title.partition(":")[0] for title in TITLES)
 _UNKNOWN: Final = f"of no known format; known are {_NAMES} (docs/howto/import.md)"

@@ -24,22 +24,28 @@ from kestrel_lab.evals.importers.imported_run import (
     seconds_of,
     unreadable_record,
 )
+from kestrel_lab.evals.importers.message_shapes import plain_message
 
 _NO_MESSAGES: Final = "its spans have no messages: export inputs and outputs too"
 _HOLDERS: Final = ("messages", "input", "output", "choices", "generations", "message", "response", "prompts")
 """Keys below which tools record what was said."""
-_LANGCHAIN_ROLES: Final = {"human": "user", "ai": "assistant", "chat": "user", "function": "tool"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Span:
-    """A call of a model or of a tool, as messages of a chat."""
+class TracedOperation:
+    """What spans of all formats have; times are in seconds, `None` where they are not recorded."""
 
     trace: str
     id: str
     began: float | None
     ended: float | None
     error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Span(TracedOperation):
+    """A call of a model or of a tool, as messages of a chat."""
+
     tool: str = ""
     """The tool that was called; empty for a model."""
     call: str = ""
@@ -217,22 +223,8 @@ def _chat(value: Any, role: str = "user") -> list[dict[str, Any]]:
     for inner in _HOLDERS:
         if inner in value and "role" not in value:
             return _chat(value[inner], role)
-    if isinstance(value.get("kwargs"), dict):  # LangChain's serialised messages
-        value = {"type": str(value["kwargs"].get("type") or value["id"][-1]), **value["kwargs"]}
-    kind = str(value.get("role") or value.get("type") or role).lower().removesuffix("message")
-    if "content" not in value and "tool_calls" not in value:
-        return [{"role": role, "content": str(value["text"])}] if "text" in value else []
-    return [{**value, "role": _LANGCHAIN_ROLES.get(kind, kind), "tool_calls": _calls(value)}]
-
-
-def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    more = message.get("additional_kwargs") or {}
-    return [
-        call
-        if isinstance(call.get("function"), dict)
-        else {"id": call.get("id"), "function": {"name": call["name"], "arguments": call.get("args") or {}}}
-        for call in message.get("tool_calls") or more.get("tool_calls") or ()
-    ]
+    found = plain_message(value, role)
+    return [{"tool_calls": [], **found}] if found is not None else []
 
 
 def _last(value: Any) -> dict[str, Any] | None:
@@ -489,14 +481,15 @@ def read_langsmith_page(value: dict[str, Any], source: str) -> Records:
 read_phoenix: Final = partial(read_spans, "phoenix", _phoenix)
 
 
-def phoenix_span(trace: str, known: str, began: float, ended: float, error: str, attributes: Any) -> Any:
-    """Return a span of OpenTelemetry with attributes of OpenInference as Phoenix has it; times in seconds."""
+def phoenix_span(span: TracedOperation, attributes: Any) -> Any:
+    """Return a span of OpenTelemetry with attributes of OpenInference as Phoenix has it."""
     return {
-        "context": {"trace_id": trace, "span_id": known},
-        "start_time": 1000 * began,
-        "end_time": 1000 * ended,
-        "status_code": "ERROR" if error else "OK",
-        "status_message": error,
+        "context": {"trace_id": span.trace, "span_id": span.id},
+        # Phoenix counts in milliseconds.
+        "start_time": 1000 * (span.began or 0.0),
+        "end_time": 1000 * (span.ended or 0.0),
+        "status_code": "ERROR" if span.error else "OK",
+        "status_message": span.error,
         "attributes": attributes,
     }
 

@@ -65,7 +65,7 @@ def notebook_of(lab: Services, run_id: str) -> RunNotebook:
     """Return the notebook of the conversation that a run ends; see `Evaluations.notebook_from`.
 
     Each call of `run_python` or `run_cell` that had its effect is a code cell, with the recorded output.
-    Goals and answers are text of others and stand in blocks of code, where no markup, link or formula of
+    Goals and answers are text of others and are in blocks of code, where no markup, link or formula of
     theirs is rendered.
     """
     from nbformat.v4 import new_notebook

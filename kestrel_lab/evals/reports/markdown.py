@@ -1,12 +1,13 @@
 """Markdown for a pull request's comment, in which foreign text stays text: rates with intervals, gates,
 flips, trials that did not pass.
 
-Foreign text stands in code spans: there GitHub and its like render no HTML, image or link and notify nobody.
+Foreign text is in code spans: there GitHub and its like render no HTML, image or link and notify nobody.
 What could end a span or a table's cell is replaced by a character that looks alike.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -34,6 +35,7 @@ _NAMED: Final = 5
 """Scenarios that the first lines of a comment name."""
 _NAME: Final = 60
 _NO_COST: Final = frozenset({"0", "–", "unknown"})
+_SIGNS: Final = re.compile(r"[\\`*_{}\[\]<>#|&@~!$]|(?<=:)/(?=/)|^[-+]|(?<=\d)\.(?=\s)")
 _LOOK_ALIKES: Final = str.maketrans({"`": "ˋ", "|": "¦"})
 
 
@@ -41,6 +43,11 @@ def code_span(text: object, limit: int = 120) -> str:
     """Return foreign text on one line as a code span; a dash for none."""
     line = one_line(str(text), limit).translate(_LOOK_ALIKES)
     return f"`{line}`" if line else "–"
+
+
+def plain_prose(text: object, limit: int = 400) -> str:
+    """Return a sentence on one line, in which nothing is Markdown, HTML, a link or a mention."""
+    return _SIGNS.sub(lambda sign: f"&#{ord(sign[0])};", one_line(str(text), limit))
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -90,7 +97,7 @@ def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | N
                 f"{format_count(len(rows), 'trial')} of {format_count(len(suite.scenarios), 'scenario')}",
                 report,
             ),
-            " ".join(f"**{told}**" for told in not_real(summaries, code_span)),
+            " ".join(f"**{note}**" for note in not_real(summaries, code_span)),
             gates.markdown().rstrip("\n") if gates else "",
             markdown_table(headings, cells),
             *_not_passed(rows, report),
@@ -149,7 +156,7 @@ def comparison_markdown(
             if flips
             else "",
             _more_line(len(flips)),
-            "\n".join(f"- {code_span(note, 400)}" for note in notes),
+            "\n".join(f"- {plain_prose(note)}" for note in notes),
             "</details>",
         ]
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _FILTERED: Final = re.compile(r"\{\{[^{}]*\||\{%")
 _ALONE: Final = re.compile(r"\s*\{\{((?:(?!\}\}|\{\{).)*)\}\}\s*", re.DOTALL)
+_TWO_NAMES: Final = re.compile(r"(\{%-?\s*for\s+\w+\s*,\s*\w+\s+in\s+)((?:(?!%\}).)+?)(\s*-?%\})", re.DOTALL)
 _KEPT: Final = (
     *("default", "first", "float", "int", "join", "last", "length", "list", "lower", "replace", "reverse"),
     *("round", "sort", "title", "trim", "unique", "upper"),
@@ -44,6 +45,8 @@ def render_filtered(text: str, scope: Mapping[str, Json], *, lenient: bool = Fal
     from jinja2.runtime import Undefined
 
     environment = _environment(lenient=lenient)
+    if lenient:  # their loops over two names take apart objects, too
+        text = _TWO_NAMES.sub(r"\1\2 | pairs\3", text)
     try:
         if match := _ALONE.fullmatch(text):
             value = environment.compile_expression(match[1], undefined_to_none=False)(**scope)
@@ -102,6 +105,7 @@ def _environment(*, lenient: bool) -> ImmutableSandboxedEnvironment:
         "json": dumps,
         # What templates of promptfoo call them.
         "dump": dumps,
+        "pairs": lambda value: [*value.items()] if isinstance(value, dict) else value,
         "load": lambda text: loads(_text(text, "load")),
         "from_json": lambda text: loads(_text(text, "from_json")),
     }

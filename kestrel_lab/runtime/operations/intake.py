@@ -62,7 +62,7 @@ async def converse(scope: Scope) -> Done:
     """Send the texts `says` to the step's model in turn; the last answer is the output.
 
     Behind them a model may play the `user`, `{instructions, model, turns, until}`: it says what comes next,
-    until it says `until` or has had its turns. What it uses is in no number of the run.
+    until it says `until` or has had its turns. What it uses is in no number of the run; a trial adds it.
     """
     conversation, said = step_dialogue(scope), list[tuple[str, str]]()
     for text in cast("list[str]", scope.args["says"]):

@@ -369,7 +369,7 @@ def find_runs(
         limit: Runs of the page.
         after: `FoundRuns.after` of the page before.
         wait: Whether to wait until all runs are indexed.
-        reporter: Told how far the index is.
+        reporter: Called with the progress of indexing.
         **filters: By name; `None` and an empty text choose nothing.
 
     Raises:

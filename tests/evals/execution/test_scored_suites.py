@@ -5,15 +5,17 @@ import asyncio
 import pytest
 from jsonschema import Draft202012Validator
 
+from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Prompted
 from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.yaml.reader import parse_yaml
-from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.execution.runner import run_suite, run_trials
 from kestrel_lab.evals.reports.gate_decisions import decide_gates
 from kestrel_lab.evals.suites.json_schemas import schema_text
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.lab import Lab
+from kestrel_lab.testing import ScriptedModel
 
 SUITE = """
 name: scored
@@ -98,6 +100,25 @@ def test_a_suite_of_scores_from_file_to_frame(result):
     prompts = [one.event.text for one in result.store.records(shoes.run) if isinstance(one.event, Prompted)]
     assert prompts == ["I want to return shoes.", "The red shoes."]
     assert shoes.metrics["model_calls"] == 2, "the user's calls are in no number of the run"
+    assert "user_cost" not in next(row for row in result.rows if row.scenario == "files").metrics
+
+
+def test_the_simulated_user_is_paid_by_the_trial(tmp_path):
+    """What the model that plays the user costs is in the trial's cost, and apart."""
+
+    async def make(work):
+        for name in work.ready.graders:
+            work.ready.graders[name] = ScriptedModel(
+                ["(the goal)", "Red.", "DONE"], usage=Usage(cost_usd=0.25)
+            )
+        return await run_trials(work)
+
+    for name, text in (("suite.yaml", SUITE), ("model.yaml", MODEL), ("user.yaml", USER)):
+        (tmp_path / name).write_text(text)
+    suite = load_suite(tmp_path / "suite.yaml")
+    with Lab(tmp_path / "home", env={}) as lab:
+        (row,) = asyncio.run(run_suite(lab, suite, make=make, scenarios=["shoes"], epochs=1)).rows
+    assert (row.metrics["cost_estimate"], row.metrics["user_cost"]) == (0.5, 0.5)
 
 
 def test_every_k_and_reducers(result):

@@ -329,6 +329,8 @@ def import_damaged(tmp_path: Path, name: str, lines: list[Any], tries: int) -> N
             content = content[: dice.randrange(len(content) + 1)]
         if dice.random() < 0.1:
             content = content.replace(b"e", b"\xff", 1)
+        if dice.random() < 0.2:  # as other programs write files
+            content = dice.choice([b"\xef\xbb\xbf", b""]) + content.replace(b"\n", b"\r\n")
         (tmp_path / "in" / name).write_bytes(content)
         found = lab.evals.import_runs_sync(tmp_path / "in")
         assert found.runs or found.broken

@@ -303,3 +303,60 @@ def test_lists_of_both_makers_are_read(tmp_path: Path) -> None:
     assert openai.system == "You help."
     assert [one.thinking for one in anthropic.messages if one.role == "assistant"] == ["", "sed does it", ""]
     assert SWE["environment"] == _only(written(tmp_path / "s.traj", [SWE]))[0][0].scenario
+
+
+_CALLED = {"name": "add", "args": {"x": 1}, "id": "c1"}
+_LANGCHAIN = [
+    {"type": "human", "content": "Add"},
+    {"type": "ai", "content": "", "tool_calls": [_CALLED]},
+    {"type": "tool", "content": "1", "tool_call_id": "c1"},
+    {"type": "ai", "content": "It is 1"},
+]
+_ITEMS = [
+    {"role": "user", "content": "Add"},
+    {"type": "reasoning", "summary": []},
+    {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"x": 1}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "1"},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It is 1"}]},
+]
+_ANTHROPIC = [
+    {"role": "user", "content": "Add"},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "add", "input": {"x": 1}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "1"}]},
+    {"role": "assistant", "content": [{"type": "text", "text": "It is 1"}]},
+]
+_GEMINI = [
+    {"role": "user", "parts": [{"text": "Add"}]},
+    {"role": "model", "parts": [{"functionCall": {"name": "add", "args": {"x": 1}}}]},
+    {"role": "user", "parts": [{"functionResponse": {"name": "add", "response": 1}}]},
+    {"role": "model", "parts": [{"text": "It is 1"}]},
+]
+_SERIALISED = [
+    {"lc": 1, "id": ["langchain", "messages", f"{one['type']}Message"], "kwargs": one} for one in _LANGCHAIN
+]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _LANGCHAIN,
+        [{"type": one["type"], "data": {k: v for k, v in one.items() if k != "type"}} for one in _LANGCHAIN],
+        _SERIALISED,
+        _ITEMS,
+        _GEMINI,
+        {"messages": _LANGCHAIN},
+        {"model": "m", "system": "Be brief.", "messages": _ANTHROPIC},
+        {"input": _ITEMS[:1], "output": _ITEMS[1:], "usage": {"input_tokens": 2, "output_tokens": 3}},
+        {"contents": _GEMINI},
+    ],
+    ids=["flat", "data", "kwargs", "items", "parts", "langchain", "anthropic", "response", "gemini"],
+)
+def test_conversations_of_every_maker_are_the_same(tmp_path: Path, value: Any) -> None:
+    """LangChain, Anthropic, Gemini and the items of OpenAI's responses, as a list or in an object."""
+    path = tmp_path / "said.json"
+    path.write_text(json.dumps(value))
+    (found,), broken = _only(path)
+    assert (broken, found.left_out, found.answer) == ([], (), "It is 1")
+    assert [one.role for one in found.messages] == ["user", "assistant", "tool", "assistant"]
+    assert [(call.tool, call.args) for call in found.messages[1].calls] == [("add", {"x": 1})]
+    assert found.messages[2].text == "1"

@@ -10,6 +10,7 @@ from kestrel_lab.core.protocols import Trial
 from kestrel_lab.evals.importers.suites.read import import_suite
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 
 PROMPTFOO = """
 prompts: ['Say {{what}} in {{language}}', 'file://two.txt']
@@ -85,6 +86,55 @@ def choices():
 @task
 def needs(path):
     return Task(dataset=[Sample(input=open(path).read())], scorer=mine())
+"""
+SIBLING = """
+import os
+os.system("touch RAN")
+KINDS = {name: number for number, name in enumerate(["a", "b"])}
+
+def load(limit, **more):
+    chosen = {*KINDS, "c"} | {"d"} - {"a"}
+    if not chosen:
+        raise ValueError("nothing")
+    def record(row, letters="AB"):
+        choices = [one for part in row["parts"] for one in part.split(",") if one]
+        return Sample(
+            input=f"{len(chosen)} {row['q']:>3}", choices=choices, target=letters[row["right"]],
+            metadata={"kind": next(KINDS), "size": 2 * len(choices)},
+        )
+    return hf_dataset("org/data", split="test", sample_fields=record, **more).filter(lambda one: one.ok)[:limit]
+"""
+WORKED_OUT = """
+from pathlib import Path
+from inspect_ai import Task, task
+from .sibling import load
+from inspect_evals.one.sibling import KINDS
+
+@solver
+def own():
+    async def solve(state, generate):
+        return state
+    return solve
+
+@task
+def worked(limit: int = 3, solver=None, rounds: int = 2 * 2):
+    assert limit
+    settings = dict(max_tokens=9, top_k=3)
+    return Task(
+        dataset=load(limit, trust=True),
+        solver=solver or [system_message(" and ".join(KINDS)), own(), multiple_choice()],
+        scorer=choice(),
+        sandbox=("docker", str(Path(__file__).parent / "compose.yaml")),
+        config=GenerateConfig(temperature=0.5, **settings),
+        message_limit=rounds * 3,
+    )
+
+@task
+def grows():
+    text = "x"
+    for one in range(100):
+        text = text.replace("x", "xx")
+    return Task(dataset=[Sample(input=text)], scorer=match())
 """
 TOML = """
 version = "1.0"
@@ -187,8 +237,59 @@ def test_inspect_is_read_and_never_run(tmp_path, monkeypatch):
     assert [row.where for row in both.draft.missing if "needs" in row.where] == ["needs, line 36"]
 
 
+def test_python_is_worked_out_as_far_as_it_is_needed(tmp_path):
+    """Files beside a task are read, values computed, closures called; what is not known is told where it is
+    needed and costs nothing else; what grows without end is refused.
+    """
+    source = write(tmp_path / "one", sibling_DOT_py=SIBLING, task_DOT_py=WORKED_OUT) / "task.py"
+    (tmp_path / "rows.jsonl").write_text('{"q": "How?", "parts": ["x,y", ""], "right": 1}\n')
+    made = import_suite(source, out=tmp_path / "out.yaml", task="worked", data=tmp_path / "rows.jsonl")
+    suite = load_suite(made.path)
+    (one,) = suite.scenarios
+    assert (one.goal.split("\n")[0], dict(one.metadata), dict(one.limits)) == (
+        "4 How?",
+        {"size": 4},
+        {"messages": 12},
+    )
+    assert suite.instructions == "a and b"
+    assert (suite.configs[0].temperature, suite.configs[0].params["max_tokens"]) == (0.5, 9)
+    assert {one.what for one in made.draft.missing} == {
+        "the argument sandbox",
+        "the setting top_k",
+        "the solver own",
+        "the choice of samples by filter",
+        "the choice of samples by slice",
+        "metadata that would have to be run: kind",
+    }
+    with pytest.raises(UsageError, match=r"too large.*load_dataset.'org/data', split='test'"):
+        import_suite(source, out=tmp_path / "all.yaml")
+    assert not (tmp_path / "RAN").exists()
+
+
+def test_promptfoo_of_many_files(tmp_path):
+    """Names with stars, loops over objects, lists of objects and texts that end in empty lines, none of which
+    a suite without them has; a test without assertions is a remark and no loss.
+    """
+    write(
+        tmp_path,
+        promptfooconfig_DOT_yaml=(
+            "prompts: ['p*.txt']\nproviders: ['file://model.yaml']\n"
+            "tests: ['file://tests/*.yaml']\ndefaultTest: {vars: {said: [{user: Hi}, {user: Bye}]}}\n"
+        ),
+        p1_DOT_txt="{% for one in said %}{% for role, text in one %}{{role}} {{ text | dump }}. {% endfor %}{% endfor %}",
+        p2_DOT_txt="Sum up {{what}}",
+        model_DOT_yaml="{id: 'replicate:a/b', config: {max_completion_tokens: 7}}",
+        tests__a_DOT_yaml='[{vars: {what: "this\\n\\n"}}]',
+    )
+    made = import_suite(tmp_path, out=tmp_path / "out.yaml")
+    suite = load_suite(made.path)
+    assert [one.goal for one in suite.scenarios] == ['user "Hi". user "Bye". ', "Sum up this\n\n"]
+    assert (suite.configs[0].model, suite.configs[0].params["max_tokens"]) == ("replicate/a/b", 7)
+    assert not made.draft.missing
+
+
 def test_harbor(tmp_path):
-    """Instruction, copied files and hidden tests; the tests judge the workspace, and the rest is named."""
+    """Instruction, copied files, the Dockerfile and hidden tests, which judge the workspace at its own path."""
     task = write(
         tmp_path / "tasks" / "write-it",
         task_DOT_toml=TOML,
@@ -201,16 +302,21 @@ def test_harbor(tmp_path):
     )
     suite = load_suite(import_suite(task.parent, out=tmp_path / "out.yaml").path)
     (one,) = suite.scenarios
-    assert (one.goal, one.family, dict(one.limits)) == ("Write 'done' to out.txt.", "files", {"seconds": 60})
+    assert (one.goal, one.family, dict(one.limits)) == (
+        "Write 'done' to /app/out.txt.",
+        "files",
+        {"seconds": 60},
+    )
+    assert (one.root, suite.resolve(one.dockerfile).read_text().split()[1]) == ("/app", "ubuntu")
     assert suite.resolve(one.place.folder).joinpath("given.txt").read_text() == "given"
     space = tmp_path / "space"
     space.mkdir()
     (space / "out.txt").write_text("done")
-    trial = Trial(goal="g", answer="", records=(), workspace=space, resolve=suite.resolve)
+    sandbox = Sandbox(level=Level.S3, root=one.root)
+    trial = Trial(goal="g", answer="", records=(), workspace=space, resolve=suite.resolve, sandbox=sandbox)
     score = asyncio.run(one.checks[0](trial))
     assert (score.passed, score.value) == (False, 0.5)
-    assert "the image ubuntu" in lost(tmp_path)
-    assert "RUN make" in lost(tmp_path)
+    assert not (tmp_path / "out.not-carried.md").exists()
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,12 @@ from kestrel_lab.evals.importers.imported_run import (
     ImportedCall,
     ImportedMessage,
     Recording,
-    events_of,
     offered_tool,
     read_call,
     seconds_of,
     text_of,
-    trial_of,
 )
+from kestrel_lab.evals.importers.recorded_events import events_of, trial_of
 
 
 def said(role: Any, text: str = "", **fields: Any) -> ImportedMessage:

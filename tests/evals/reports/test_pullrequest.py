@@ -14,7 +14,13 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.commits.comparison import Comparison, Side
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.reports.junit import Case, Group, case_groups, junit_xml
-from kestrel_lab.evals.reports.markdown import code_span, markdown_link, markdown_table, result_markdown
+from kestrel_lab.evals.reports.markdown import (
+    code_span,
+    markdown_link,
+    markdown_table,
+    plain_prose,
+    result_markdown,
+)
 
 HOSTILE = (
     "a`b|c\n| x | <img src=x onerror=alert(1)> ![i](http://evil/x.png) [l](javascript:x) @everyone #1 "
@@ -150,10 +156,13 @@ def test_foreign_text_stays_in_its_cell(text):
     """Whatever the text, the row keeps its cells and nothing in it becomes an element; text written bare does
     (the mutant).
     """
-    html = READER.render(markdown_table(["a", "b"], [[code_span(text), "end"]]))
-    assert Tags(html).seen.count("td") == 2
-    assert html.count("<td>end</td>") == 1
-    assert set(Tags(html).seen) <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
+    for told, elements in ((code_span, {"code"}), (plain_prose, set())):
+        html = READER.render(markdown_table(["a", "b"], [[told(text), "end"]]))
+        assert Tags(html).seen.count("td") == 2
+        assert html.count("<td>end</td>") == 1
+        assert set(Tags(html).seen) <= {"table", "thead", "tbody", "tr", "th", "td", *elements}
+    listed = READER.render(f"- {plain_prose(text)}")
+    assert set(Tags(listed).seen) <= {"ul", "li"}
 
 
 def test_bare_text_would_not_stay_there():

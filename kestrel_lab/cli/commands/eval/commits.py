@@ -15,11 +15,9 @@ from kestrel_lab.cli.eval_options import (
     Execution,
     Margin,
     Outputs,
-    Parts,
     ReportOptions,
     Suite,
     SuiteAtCommit,
-    Trials,
     Turns,
     parse_comparison,
     run_measurement,
@@ -27,6 +25,7 @@ from kestrel_lab.cli.eval_options import (
 )
 from kestrel_lab.cli.frontend import command_group, option_groups, output_file
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.options import Parts, TrialOptions
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.commits.comparison import Comparison
@@ -59,7 +58,7 @@ def compare_commits(
     arms: Annotated[
         bool, typer.Option("--arms", help="Compare configurations of the suite as it is now, not commits.")
     ] = False,
-    trials: Trials,
+    trials: TrialOptions,
     reports: ReportOptions,
     margin: Margin = 0.05,
     suite_at_commit: SuiteAtCommit = False,
@@ -123,7 +122,7 @@ def compare_commits(
     )
 
 
-def plan_of(suite: str, design: Design, trials: Trials) -> TrialPlan:
+def plan_of(suite: str, design: Design, trials: TrialOptions) -> TrialPlan:
     """Return what a design can tell apart with the selected scenarios of a suite."""
     from kestrel_lab.evals.commits.sequential_compare import TrialPlan
     from kestrel_lab.evals.suites.loader import load_suite
@@ -179,7 +178,7 @@ def decide_gates(
         raise UsageError(
             "--against compares whole suites as their files say, and uses stored trials: leave out "
             "--scenario, --family, "
-            "--tag, --reuse, --resume, --retry-errors and --cluster"
+            "--tag, --reuse, --resume, --retry-errors, --early-stopping and --cluster"
         )
     parts = {one.name: getattr(execution, one.name) for one in fields(Parts)}
     if not against and not load_suite(suite).select(**parts).gates:
@@ -194,11 +193,11 @@ def decide_gates(
             how: Any = {**common, "margin": margin, "alone": True}
             found = await lab.compare(against, "HEAD", suite=suite, reporter=reporter, **how)
         elif design is not None:
-            how = {name: value for name, value in asdict(execution).items() if name in Trials.__annotations__}
+            how = {one.name: getattr(execution, one.name) for one in fields(TrialOptions)}
             del how["epochs"]
             found = await lab.evals.gate_in_turns(suite, design=design, reporter=reporter, **how)
         else:
-            found = await lab.eval(suite, reporter=reporter, **asdict(execution))
+            found = await lab.eval(suite, reporter=reporter, **execution.given())
         reports.write(found)
         return found.gates()
 

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.core.yaml.reader import MAX_BYTES
 from kestrel_lab.core.yaml.writer import entry_text
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
@@ -69,12 +71,9 @@ class SuiteDraft:
             if (found := name if number == 1 else f"{name}-{number}") not in taken
         )
         if not kept.get("checks") and not kept.get("choices"):
+            # As it is there: a remark and not a loss.
             kept["checks"] = [dict(ALWAYS)]
-            self.lost(
-                origin,
-                "it checks nothing: every answer passes",
-                "write checks for it, or remove the scenario",
-            )
+            origin += "; it checks nothing there either, every answer passes"
         self.scenarios.append((origin, kept))
 
     def text(self, list_name: str) -> str:
@@ -112,7 +111,9 @@ class SuiteDraft:
         suite would not load: a mistake of this importer, said with what is wrong.
         """
         if not self.scenarios:
-            told = "; ".join(f"{one.where}: {one.what}" for one in self.missing[:3])
+            # What comes last is nearest to a scenario: the data, after the settings.
+            last = {(one.what, one.way): one.where for one in reversed(self.missing)}
+            told = "; ".join(f"{where}: {what} ({way})" for (what, way), where in [*last.items()][:3])
             raise UsageError(
                 f"{self.source} has no scenario that can be carried over{': ' if told else ''}{told}"
             )
@@ -123,10 +124,20 @@ class SuiteDraft:
             raise UsageError(f"{there} is there already: name another --out, or remove it first")
         out.parent.mkdir(parents=True, exist_ok=True)
         text = self.text(listed.name).replace(FOLDER, folder.name)
+        if len(text.encode("utf-8", "replace")) > MAX_BYTES:
+            raise UsageError(
+                f"its {len(self.scenarios):,} scenarios take more than {MAX_BYTES:,} bytes, as a suite "
+                "file cannot: leave out a part of its tests or prompts, and import that by itself"
+            )
         made = Path(tempfile.mkdtemp(prefix=".import-", dir=out.parent))
         try:
             (made / out.name).write_text(text, encoding="utf-8", newline="")
-            load_suite(made / out.name)
+            try:
+                load_suite(made / out.name)
+            except UsageError as error:
+                if self._leave_out(str(error)):
+                    return self.write(out)
+                raise
             (made / listed.name).write_text(self.markdown(out.name), encoding="utf-8", newline="")
             for name, content in self.files.items():
                 path = made / folder.name / name
@@ -138,7 +149,21 @@ class SuiteDraft:
             shutil.rmtree(made, ignore_errors=True)
         return ImportedSuite(draft=self, path=out, listed=listed if self.missing else None)
 
+    def _leave_out(self, problems: str) -> bool:
+        """Leave out the scenarios that a suite cannot have, and say why: rows of others are of any form.
 
+        Returns whether there are any, and others beside them.
+        """
+        found = {int(place): why for place, why in _PROBLEM.findall(problems)}
+        if not found or len(found) == len(self.scenarios):
+            return False
+        for place in sorted(found, reverse=True):
+            origin, scenario = self.scenarios.pop(place)
+            self.lost(origin, f"the scenario {scenario['id']}: {found[place]}", "write it as a scenario")
+        return True
+
+
+_PROBLEM: Final = re.compile(r"scenarios\[(\d+)\]\.?(.*)")
 FOLDER: Final = "IMPORTED-FILES"
 """Stands in a draft for the folder of its files."""
 
@@ -201,9 +226,60 @@ def _cell(text: str) -> str:
     return one_line(text, 300).replace("|", "\\|")
 
 
+_SAME: Final = {
+    **dict.fromkeys(
+        (
+            *("max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_gen_len"),
+            *("maxOutputTokens", "maxTokens"),
+        ),
+        "max_tokens",
+    ),
+    **dict.fromkeys(("stop_seqs", "stop_sequences", "stopSequences"), "stop"),
+    "topP": "top_p",
+}
+"""What others call parameters of a model."""
+
+
+def known_params(given: Mapping[str, Any]) -> dict[str, Json]:
+    """Return those of another tool's settings that are `params` of a configuration, by our names."""
+    found: dict[str, Json] = {}
+    for key, value in given.items():
+        name = _SAME.get(key, key)
+        if name not in ("temperature", "timeout_s") and _is_param(name, value):
+            found[name] = value
+    return found
+
+
+def is_carried(key: str, value: Any) -> bool:
+    """Return whether a setting of another tool is a parameter here, the temperature among them."""
+    return value is None or _is_param(_SAME.get(key, key), value)
+
+
+def _is_param(name: str, value: Any) -> bool:
+    try:
+        return bool(ModelParams.of({name: value}).as_json())
+    except (UsageError, TypeError):
+        return False
+
+
 def as_list(value: Any) -> list[Any]:
     """Return a list of what may be one thing, several or none."""
     return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def files_beside(source: Path, name: str) -> list[str]:
+    """Return the files that a name with stars means, by their place in the folder of a suite; a name without
+    one as it is. Raises `UsageError` where nothing fits.
+    """
+    if "*" not in name or "://" in name:
+        return [name]
+    folder = source.parent.resolve()
+    if name.startswith("/") or ".." in Path(name).parts:
+        raise UsageError(f"{name} lies outside {folder.name}, the folder of {source.name}")
+    found = sorted(one for one in folder.glob(name) if one.is_file())
+    if not found:
+        raise UsageError(f"no file fits {name}")
+    return [one.relative_to(folder).as_posix() for one in found]
 
 
 def read_beside(source: Path, name: str) -> str:

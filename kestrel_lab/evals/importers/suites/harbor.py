@@ -19,9 +19,30 @@ from kestrel_lab.evals.importers.suites.draft import (
     read_beside,
     slug,
 )
+from kestrel_lab.evals.suite import Defaults
 
 _INSTALLS: Final = re.compile(r"\b(apt-get|apt|curl|wget|uvx?|pip3?|npm|apk|dnf|conda)\b")
 _TOOLS: Final[list[Json]] = ["list_directory", "glob", "grep", "read_file", "write_file", "edit_file", "bash"]
+_SECTIONS: Final = frozenset(
+    {
+        *("version", "schema_version", "task", "metadata", "verifier", "agent", "environment", "source"),
+        *("steps", "multi_step_reward_strategy"),
+        "solution",  # how the task is solved, which no agent sees
+    }
+)
+_ENVIRONMENT: Final = frozenset(
+    {
+        *("cpus", "memory", "memory_mb", "storage", "storage_mb", "build_timeout_sec", "gpus"),
+        *("docker_image", "workdir", "allow_internet", "os"),
+    }
+)
+_WAYS: Final = {
+    "mcp_servers": "the server in kestrel.toml, and its tools under tools",
+    "env": "ENV in the Dockerfile, which is beside the suite",
+    "skills_dir": "skills of the workspace",
+}
+_COPIES: Final = ("COPY", "ADD")
+_SILENT: Final = ("CMD", "LABEL", "ARG", "EXPOSE", "SHELL", "STOPSIGNAL", "MAINTAINER")
 _CONTAINER: Final = "a container where there is one, or commands under before"
 
 
@@ -60,9 +81,10 @@ def _read_task(draft: SuiteDraft, task: Path) -> None:
         config = tomllib.loads(read_beside(place, "task.toml"))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"task.toml is not TOML: {error}") from error
-    goal = read_beside(place, "instruction.md").strip()
+    steps = [str(step.get("name")) for step in as_list(config.get("steps")) if isinstance(step, dict)]
+    folders = [f"steps/{step}/" for step in steps] or [""]
+    asked = [read_beside(place, f"{folder}instruction.md").strip() for folder in folders]
     name = task.resolve().name
-    home = _environment(draft, task, name)
     metadata = {
         key: one
         for key, one in _table(config, "metadata").items()
@@ -70,43 +92,76 @@ def _read_task(draft: SuiteDraft, task: Path) -> None:
     }
     tags = [str(one) for one in as_list(_table(config, "metadata").get("tags"))]
     keywords = [str(one) for one in as_list(_table(config, "task").get("keywords"))]
-    for key in sorted(
-        set(config) - {"version", "schema_version", "task", "metadata", "verifier", "agent", "environment"}
-    ):
-        draft.lost(
-            f"{name}/task.toml", f"the section {key}", "a scenario of its own for each step or artifact"
-        )
-    environment = {"cpus", "memory", "memory_mb", "storage", "storage_mb", "build_timeout_sec", "gpus"}
-    for key in sorted(set(_table(config, "environment")) - environment):
-        draft.lost(f"{name}/task.toml", f"environment.{key}", _CONTAINER)
-    if _table(config, "verifier").get("env"):
-        draft.lost(
-            f"{name}/task.toml", "verifier.env", "a key that a judge needs: graded, with its own model"
-        )
-    relative = _relative(goal, home)
-    if relative != goal:
-        draft.lost(
-            f"{name}/instruction.md",
-            f"absolute paths below {home}",
-            "they are relative to the workspace in goal and tests",
-        )
+    _settings(draft, name, config)
+    environment = _table(config, "environment")
+    home, missing = _environment(draft, task, name, environment.get("workdir"))
+    container = _container(draft, task, name, home, environment.get("docker_image"))
+    for where, source in () if container else missing:
+        draft.lost(where, f"{source}, which is not in environment", "put the file into the workspace")
+    if not container and (moved := [_placed(text, home, "") for text in asked]) != asked:
+        what, way = f"absolute paths below {home}", "they are relative to the workspace in goal and tests"
+        draft.lost(f"{name}/instruction.md", what, way)
+        asked = moved
+    if len(steps) > 1 and config.get("multi_step_reward_strategy") != "final":
+        draft.lost(f"{name}/steps", "the rewards of steps before the last", "the tests of the last decide")
     seconds = _table(config, "agent").get("timeout_sec")
-    checks = _tests(draft, task, name, home, _table(config, "verifier").get("timeout_sec"))
+    seconds = len(asked) * seconds if isinstance(seconds, int | float) else 0
+    places = home, f"{home}/" if container else ""
+    tests = task / folders[-1] / "tests"
+    checks = _tests(draft, tests, name, places, _table(config, "verifier").get("timeout_sec"))
     draft.add(
         name,
         {
             "id": name,
             "family": str(metadata.pop("category", "")),
-            "goal": relative or " ",
+            "goal": asked[0] or " ",
+            "turns": [*asked[1:]],
             "tags": [*(tags or keywords)],
             "workspace": {"folder": f"{FOLDER}/{name}/workspace"}
             if _has(draft, f"{name}/workspace/")
             else {},
-            "limits": {"seconds": seconds} if isinstance(seconds, int | float) and seconds > 0 else {},
+            **container,
+            "limits": {"seconds": seconds} if seconds > 0 else {},
             "checks": checks,
             "metadata": {**metadata},
         },
     )
+
+
+def _settings(draft: SuiteDraft, name: str, config: dict[str, Any]) -> None:
+    """Note the settings that ours has not."""
+    place = f"{name}/task.toml"
+    for key in sorted(key for key, value in config.items() if value and key not in _SECTIONS):
+        draft.lost(place, f"the section {key}", "a scenario of its own for each step or artifact")
+    for key, value in sorted(_table(config, "environment").items()):
+        if value and key not in _ENVIRONMENT:
+            draft.lost(place, f"environment.{key}", _WAYS.get(key, _CONTAINER))
+    if _table(config, "verifier").get("env"):
+        draft.lost(place, "verifier.env", "a key that a judge needs: graded, with its own model")
+
+
+def _container(draft: SuiteDraft, task: Path, name: str, home: str, image: Any) -> dict[str, Json]:
+    """Return where commands run: the task's image, or its Dockerfile with the files beside it, at the working
+    folder. Empty where there is neither, and where that folder cannot be a workspace.
+    """
+    folder, dockerfile = task / "environment", task / "environment" / "Dockerfile"
+    try:
+        Defaults(root=home)
+    except UsageError:
+        for line, words in _instructions(read_beside(dockerfile, "Dockerfile")):
+            if words[0].upper() not in (*_COPIES, *_SILENT, "WORKDIR"):
+                draft.lost(
+                    f"{name}/environment/Dockerfile:{line}", one_line(" ".join(words), 120), _CONTAINER
+                )
+        return {}
+    if isinstance(image, str) and image:
+        return {"image": image, "root": home}
+    if not dockerfile.is_file():
+        return {}
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and _is_inside(file, folder):
+            _take(draft, file, f"{name}/environment/{file.relative_to(folder).as_posix()}")
+    return {"dockerfile": f"{FOLDER}/{name}/environment/Dockerfile", "root": home}
 
 
 def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
@@ -118,32 +173,28 @@ def _has(draft: SuiteDraft, start: str) -> bool:
     return any(name.startswith(start) for name in draft.files)
 
 
-def _environment(draft: SuiteDraft, task: Path, name: str) -> str:
+def _environment(draft: SuiteDraft, task: Path, name: str, workdir: Any) -> tuple[str, list[tuple[str, str]]]:
     """Take over the files that the Dockerfile copies to the working folder; return the path of that folder in
-    the container.
+    the container, and what is copied and not there, each behind its place.
     """
-    folder = task / "environment"
+    folder, given = task / "environment", str(workdir or "")
     dockerfile = folder / "Dockerfile"
+    missing: list[tuple[str, str]] = []
     if not dockerfile.is_file():
         if (folder / "docker-compose.yaml").is_file():
             draft.lost(f"{name}/environment", "docker-compose.yaml, a container or several", _CONTAINER)
-        return "/app"
+        return given or "/app", missing
     home = "/"
     for line, words in _instructions(read_beside(dockerfile, "Dockerfile")):
-        where = f"{name}/environment/Dockerfile:{line}"
-        match words[0].upper():
-            case "WORKDIR":
-                home = str(PurePosixPath(home) / words[1])
-            case "COPY" | "ADD" if not any(word.startswith("--") for word in words[1:]) and len(words) > 2:
-                for source in words[1:-1]:
-                    _copy(draft, folder, name, where, source, str(PurePosixPath(home) / words[-1]), home)
-            case "FROM":
-                draft.lost(where, f"the image {' '.join(words[1:])}", _CONTAINER)
-            case "CMD" | "LABEL" | "ARG" | "EXPOSE" | "SHELL" | "STOPSIGNAL" | "MAINTAINER":
-                pass
-            case _:
-                draft.lost(where, one_line(" ".join(words), 120), _CONTAINER)
-    return home if home != "/" else "/app"
+        if words[0].upper() == "WORKDIR" and len(words) > 1:
+            home = str(PurePosixPath(home) / words[1])
+        plain = not any(word.startswith("--") for word in words[1:])
+        if words[0].upper() in _COPIES and plain and len(words) > 2:
+            target, where = str(PurePosixPath(home) / words[-1]), f"{name}/environment/Dockerfile:{line}"
+            missing += [
+                (where, one) for one in words[1:-1] if not _copy(draft, folder, name, one, target, home)
+            ]
+    return given or (home if home != "/" else "/app"), missing
 
 
 def _instructions(text: str) -> Iterator[tuple[int, list[str]]]:
@@ -157,24 +208,20 @@ def _instructions(text: str) -> Iterator[tuple[int, list[str]]]:
         joined += " " + bare.removesuffix("\\")
         if not bare.endswith("\\"):
             words = joined.replace("[", " ").replace("]", " ").replace('"', "").replace(",", " ").split()
-            if joined.split()[0].upper() not in ("COPY", "ADD"):
+            if joined.split()[0].upper() not in _COPIES:
                 words = joined.split()
             yield begun, words
             joined, begun = "", 0
 
 
-def _copy(
-    draft: SuiteDraft, folder: Path, name: str, where: str, source: str, target: str, home: str
-) -> None:
+def _copy(draft: SuiteDraft, folder: Path, name: str, source: str, target: str, home: str) -> bool:
+    """Take over what is copied to the working folder; return whether it is there."""
     inside = PurePosixPath(target)
     if home == "/" or not inside.is_relative_to(home):
-        draft.lost(where, f"the copy of {source} to {target}, outside {home}", _CONTAINER)
-        return
+        return True  # the image has it
     found = [one for one in sorted(folder.glob(source.removeprefix("./") or ".")) if _is_inside(one, folder)]
     if source in (".", "./"):
         found = [folder]
-    if not found:
-        draft.lost(where, f"{source}, which is not in environment", "put the file into the workspace")
     for one in found:
         place = inside.relative_to(home)
         if one.is_dir():
@@ -188,6 +235,7 @@ def _copy(
         else:
             ends = target.endswith("/") or target == home or len(found) > 1 or str(place) == "."
             _take(draft, one, f"{name}/workspace/{place / one.name if ends else place}")
+    return bool(found)
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
@@ -203,20 +251,19 @@ def _take(draft: SuiteDraft, file: Path, name: str, change: Any = None) -> None:
         raise UsageError(f"its files are larger than {MOST_FILES:,} bytes: import fewer tasks at once")
 
 
-def _relative(text: str, home: str) -> str:
-    """Return a text with paths below the working folder, the tests and the logs of the container relative to
-    the workspace.
+def _placed(text: str, home: str, within: str) -> str:
+    """Return a text in which the tests and logs of the container lie in the workspace: at `within`, the
+    absolute path of the workspace, or where that is empty relative to it, as are all paths below `home`.
     """
-    text = re.sub(rf"(?<![\w./-]){re.escape(home)}/(?=[\w.*{{$])", "", text)
-    text = re.sub(rf"(?<![\w./-]){re.escape(home)}(?![\w/-])", ".", text)
-    return re.sub(
-        r"(?<![\w./-])/(tests|logs/verifier|logs/agent)(?=[/\"'\s)]|$)", r"\1", text, flags=re.MULTILINE
-    )
+    if not within:
+        text = re.sub(rf"(?<![\w./-]){re.escape(home)}/(?=[\w.*{{$])", "", text)
+        text = re.sub(rf"(?<![\w./-]){re.escape(home)}(?![\w/-])", ".", text)
+    places = r"(?<![\w./-])/(tests|logs/verifier|logs/agent)(?=[/\"'\s)]|$)"
+    return re.sub(places, rf"{within}\1", text, flags=re.MULTILINE)
 
 
-def _tests(draft: SuiteDraft, task: Path, name: str, home: str, seconds: Any) -> list[Json]:
+def _tests(draft: SuiteDraft, folder: Path, name: str, places: tuple[str, str], seconds: Any) -> list[Json]:
     """Take over the tests; return the checks that run them, none where there are none."""
-    folder = task / "tests"
     script = folder / "test.sh"
     python = sorted(folder.glob("test_*.py"))
     if not script.is_file() and not python:
@@ -224,34 +271,30 @@ def _tests(draft: SuiteDraft, task: Path, name: str, home: str, seconds: Any) ->
         return []
     for file in sorted(folder.rglob("*")):
         if file.is_file() and _is_inside(file, folder):
-            _take(
-                draft,
-                file,
-                f"{name}/tests/{file.relative_to(folder).as_posix()}",
-                lambda text: _relative(text, home),
-            )
+            place = f"{name}/tests/{file.relative_to(folder).as_posix()}"
+            _take(draft, file, place, lambda text: _placed(text, *places))
     given: dict[str, Json] = {"files": f"{FOLDER}/{name}/tests"}
     if isinstance(seconds, int | float) and seconds > 0:
         given["timeout"] = seconds
     text = read_beside(script, "test.sh") if script.is_file() else ""
+    shell = "bash" if text.startswith("#!") and "bash" in text.splitlines()[0] else "sh"
+    run = f"mkdir -p logs/verifier && {shell} tests/test.sh"
+    where = f"{name}/tests/test.sh"
     if python and (not text or _INSTALLS.search(text)):
         if text:
-            draft.lost(
-                f"{name}/tests/test.sh",
-                "what it installs before it runs pytest",
-                "install here what the tests import; pytest runs them",
-            )
+            what = "what it installs before it runs pytest, where pytest is there already"
+            draft.lost(where, what, "install what the tests import; in a container it needs network = true")
         # One file is the task; several are named rewards of it, each with its part of the score.
         checks: list[Json] = []
         for one in python:
-            runs: list[Json] = ["python", "-m", "pytest", "-q", f"tests/{one.name}"]
+            tested = f"python -m pytest -q tests/{one.name}"
+            # Harbor's script ends well whatever it finds: the reward that it writes is the verdict.
+            other = f"{run}; grep -qE '^1(\\.0*)?$' logs/verifier/reward.txt"
+            line = f"if python -m pytest --version >/dev/null 2>&1; then {tested}; else {other}; fi"
+            runs: list[Json] = ["sh", "-c", line] if text and places[1] else [*tested.split()]
             label: dict[str, Json] = {} if len(python) == 1 else {"name": one.stem.removeprefix("test_")}
             checks.append({"command_succeeds": {"argv": runs, **given}, **label})
         return checks
     if _INSTALLS.search(text):
-        draft.lost(
-            f"{name}/tests/test.sh", "what it installs or fetches", "install it here; tests have no network"
-        )
-    shell = "bash" if text.startswith("#!") and "bash" in text.splitlines()[0] else "sh"
-    words: list[Json] = [shell, "-c", f"mkdir -p logs/verifier && {shell} tests/test.sh"]
-    return [{"command_succeeds": {"argv": words, **given, "reward": "logs/verifier/reward.txt"}}]
+        draft.lost(where, "what it installs or fetches", "install it here; tests have no network")
+    return [{"command_succeeds": {"argv": [shell, "-c", run], **given, "reward": "logs/verifier/reward.txt"}}]

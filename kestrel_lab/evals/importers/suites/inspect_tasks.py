@@ -5,22 +5,40 @@ The file is never run: `static_python` reads what it says. What would have to be
 
 from __future__ import annotations
 
+import ast
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
-from kestrel_lab.evals.importers.suites.draft import SuiteDraft, as_list, read_beside, slug
-from kestrel_lab.evals.importers.suites.static_python import Called, Named, StaticModule, Unreadable
+from kestrel_lab.evals.importers.suites.draft import (
+    SuiteDraft,
+    as_list,
+    is_carried,
+    known_params,
+    read_beside,
+    slug,
+)
+from kestrel_lab.evals.importers.suites.static_python import (
+    Called,
+    Function,
+    Named,
+    StaticModule,
+    Unread,
+    Unreadable,
+    is_plain,
+)
 from kestrel_lab.evals.suites.datasets import TABLES, read_rows
 
 _DATA: Final = "save its rows as CSV or JSON Lines and name the file: --data FILE"
+_WORKFLOW: Final = "a workflow (plan:), or instructions of the suite"
 _SCORE: Final = "a graded check stands in its place: write a python_check that says the same"
 _TOOLS: Final = {
     "bash": "bash",
@@ -30,6 +48,11 @@ _TOOLS: Final = {
 }
 _REDUCERS: Final = {"mean": "mean", "mode": "mode", "median": "mode", "max": "max"}
 _LIMITS: Final = {"message_limit": "messages", "token_limit": "tokens", "time_limit": "seconds"}
+_TOLD: Final = ("input", "target", "choices", "files", "setup")
+"""What a scenario is made of in a sample."""
+_CHOSEN: Final = frozenset({"filter", "slice", "shuffle", "shuffle_choices"})
+"""Methods of a dataset that give another."""
+_LOADED: Final = frozenset({"hf_dataset", "json_dataset", "csv_dataset", "file_dataset", "example_dataset"})
 _IGNORED: Final = frozenset({"version", "name", "metadata", "metrics", "viewer", "tags", "display_name"})
 
 
@@ -50,7 +73,7 @@ def read_inspect(path: Path, *, task: str = "", data: Path | None = None) -> Sui
 
     Raises `UsageError` for a file without tasks, and where none of them can be read, with the places.
     """
-    module = StaticModule.parse(read_beside(path, path.name), path.name)
+    module = StaticModule.parse(path)
     names = module.decorated("task")
     if not names:
         raise UsageError(f"{path} has no function with @task: it is no task file of Inspect")
@@ -87,7 +110,7 @@ class _TaskReader:
     def read(self) -> None:
         found = self.module.call(self.name)
         if not isinstance(found, Called) or found.name != "Task":
-            line = self.module.functions[self.name].lineno
+            line = self.module.functions[self.name].node.lineno
             self.lost(line, f"{self.name} gives no Task that can be read", "a Python suite")
             return
         solved = self._solvers(found.arg("solver") or found.arg("plan"))
@@ -107,7 +130,7 @@ class _TaskReader:
             reducers = as_list(epochs.arg("reducer", 1))
             epochs = epochs.arg("epochs", 0)
             for one in reducers:
-                name = str(one.name if isinstance(one, Called | Named) else one)
+                name = _name(one)
                 if name in _REDUCERS or re.fullmatch(r"at_least_\d+", name):
                     self.draft.suite["reducer"] = _REDUCERS.get(name, name)
                 else:
@@ -116,18 +139,15 @@ class _TaskReader:
                     )
         if isinstance(epochs, int) and epochs > 1:
             self.draft.suite["epochs"] = epochs
-        config = task.arg("config")
-        if isinstance(config, Called):
-            values = {key: one for key, one in config.kwargs.items() if isinstance(one, int | float | str)}
-            heat = values.pop("temperature", None)
-            made: dict[str, Json] = {"name": "default"}
-            if heat is not None:
-                made["temperature"] = heat
-            if values:
-                made["params"] = {**values}
-            self.draft.suite["configs"] = [made]
+        for key in ("epochs", "config", *_LIMITS):
+            if isinstance(one := task.arg(key), Unread):
+                self.lost(task.line, f"the argument {key}: {one.name}", "a key of the suite")
+        if isinstance(config := task.arg("config"), Called):
+            self._config(config)
         known = {*_LIMITS, *_IGNORED, "dataset", "solver", "plan", "scorer", "epochs", "config"}
         for key in sorted(set(task.kwargs) - known):
+            if task.kwargs[key] is None:
+                continue
             way = (
                 "files in the workspace and commands before, or a container where one can be had"
                 if key == "sandbox"
@@ -135,14 +155,25 @@ class _TaskReader:
             )
             self.lost(task.line, f"the argument {key}", way)
 
+    def _config(self, config: Called) -> None:
+        made: dict[str, Json] = {"name": "default"}
+        if isinstance(heat := config.kwargs.get("temperature"), int | float):
+            made["temperature"] = heat
+        if values := known_params(config.kwargs):
+            made["params"] = {**values}
+        for key, one in sorted(config.kwargs.items()):
+            if not is_carried(key, one):
+                self.lost(config.line, f"the setting {key}", "a setting of the model or its server")
+        if len(made) > 1:
+            self.draft.suite["configs"] = [made]
+
     # Solvers
 
     def _solvers(self, given: Any) -> _Solved:
         solved = _Solved()
         for one in as_list(given):
             if not isinstance(one, Called):
-                name = one.name if isinstance(one, Named) else str(one)
-                self.lost(0, f"the solver {name}", "a workflow, or instructions of the suite")
+                self.lost(_line(one), f"the solver {_name(one)}", _WORKFLOW)
                 continue
             if one.name in ("chain", "Plan"):
                 inner = self._solvers(
@@ -152,9 +183,7 @@ class _TaskReader:
                 continue
             step = _SOLVERS.get(one.name)
             if step is None:
-                self.lost(
-                    one.line, f"the solver {one.name}", "a workflow (plan:), or instructions of the suite"
-                )
+                self.lost(one.line, f"the solver {one.name}", _WORKFLOW)
             else:
                 step(self, one, solved)
         return solved
@@ -199,7 +228,7 @@ class _TaskReader:
         """Read tools, of `use_tools` and of agents."""
         given = [*one.args, *as_list(one.kwargs.get("tools"))]
         for tool in [inner for item in given for inner in as_list(item)]:
-            name = tool.name if isinstance(tool, Called | Named) else str(tool)
+            name = _name(tool)
             if name in _TOOLS:
                 solved.tools.append(_TOOLS[name])
             else:
@@ -214,24 +243,24 @@ class _TaskReader:
 
     def _samples(self, given: Any, line: int) -> Iterator[tuple[str, dict[str, Any]]]:
         if isinstance(given, list):
-            for place, one in enumerate(given):
-                if isinstance(one, Called) and one.name == "Sample":
-                    yield f"{self.name}, line {one.line}", _sample(one)
-                else:
-                    self.lost(line, f"the sample {place + 1}", "write it as a scenario")
+            yield from self._listed(given, line)
+            return
+        if given is None:
+            self.lost(line, "a task without a dataset, which a person or a solver fills", "write scenarios")
             return
         if not isinstance(given, Called):
-            self.lost(line, "the dataset, which would have to be run", _DATA)
-            return
+            self.lost(_line(given) or line, f"how samples are made: {_name(given)}", _DATA)
+            given = Called(name="rows", args=(), kwargs={}, line=_line(given) or line)
         if given.name == "MemoryDataset":
             yield from self._samples(given.arg("samples", 0), given.line)
             return
-        rows = list(self._rows(given))
-        limit = given.arg("limit")
-        for number, row in enumerate(
-            rows[: limit if isinstance(limit, int) and self.data is None else None], 1
-        ):
-            fields = given.arg("sample_fields", 1)
+        inner = given.owner if given.name in _CHOSEN else given.arg("", 0)
+        if isinstance(inner, Called) and given.name not in _LOADED:  # or a function that is given a dataset
+            yield from self._chosen(given, inner)
+            return
+        rows, limit, fields = list(self._rows(given)), given.arg("limit"), given.arg("sample_fields", 1)
+        most = limit if isinstance(limit, int) and self.data is None else None
+        for number, row in enumerate(rows[:most], 1):
             try:
                 sample = self._of_row(row, fields)
             except Unreadable as error:
@@ -239,6 +268,30 @@ class _TaskReader:
                 continue
             for one in as_list(sample):
                 yield f"{self.name}, row {number}", _sample(one) if isinstance(one, Called) else one
+
+    def _listed(self, given: list[Any], line: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        for place, one in enumerate(given, 1):
+            if isinstance(one, Called) and one.name == "Sample":
+                yield f"{self.name}, line {one.line}", _sample(one)
+            else:
+                told = f"the sample {place}: {_name(one)}"
+                self.lost(_line(one) or line, told, "write it as a scenario")
+
+    def _chosen(self, step: Called, dataset: Called) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the samples of a dataset that are kept: some by their places; a function that chooses is not
+        asked, which is said.
+        """
+        found = self._samples(dataset, step.line)
+        if step.name == "slice" and self.data is None:
+            first, end = step.args
+            if all(one is None or (isinstance(one, int) and one >= 0) for one in (first, end)):
+                yield from islice(found, first, end)
+                return
+        if step.name != "shuffle":
+            self.lost(
+                step.line, f"the choice of samples by {step.name}", "leave the others out of --data FILE"
+            )
+        yield from found
 
     def _rows(self, dataset: Called) -> Iterator[dict[str, Json]]:
         if self.data is not None:
@@ -261,9 +314,12 @@ class _TaskReader:
                 yield from (row.values for row in read_rows(file))
             except (UsageError, csv.Error) as error:
                 self.lost(dataset.line, f"the dataset: {error}", _DATA)
-        else:
-            shown = dataset.kwargs.get("path") or name or ""
-            self.lost(dataset.line, f"{dataset.name} {shown}, which would have to be fetched", _DATA)
+        elif dataset.name != "rows":
+            shown = dataset.kwargs.get("path") or name
+            given = f"{dataset.name} {shown}" if isinstance(shown, str) else dataset.name
+            self.lost(
+                dataset.line, f"the dataset {given}, which would have to be fetched or run", _saved(dataset)
+            )
 
     def _example(self, name: str, dataset: Called) -> Iterator[dict[str, Json]]:
         """Yield the rows of an example that Inspect ships, where it is installed; it is not imported."""
@@ -282,8 +338,10 @@ class _TaskReader:
 
     def _of_row(self, row: dict[str, Json], fields: Any) -> Any:
         """Return the sample of a row: by a function of the file, by names of fields, or by usual names."""
-        if isinstance(fields, Named) and fields.name in self.module.functions:
-            return self.module.call(fields.name, [row])
+        if isinstance(fields, Function) or (isinstance(fields, Called) and fields.name == "partial"):
+            return self.module.call_value(fields, [row], {})
+        if isinstance(fields, Named | Unread):
+            raise Unreadable(ast.Pass(), f"{fields.name} makes samples of rows, and would have to be run")
         names = fields.kwargs if isinstance(fields, Called) and fields.name == "FieldSpec" else {}
         made = {
             key: row.get(str(names.get(key, key))) for key in ("input", "target", "choices", "id", "files")
@@ -295,6 +353,17 @@ class _TaskReader:
         return made
 
     def _scenario(self, origin: str, sample: dict[str, Any], solved: _Solved, scorers: list[Any]) -> None:
+        if unknown := [key for key in _TOLD if not is_plain(_content(sample.get(key)))]:
+            why = _unknown(sample.get(unknown[0]))
+            self.draft.lost(
+                origin, f"the sample: its {' and '.join(unknown)}: {why}", "write it as a scenario"
+            )
+            return
+        metadata = _mapping(sample.get("metadata"))
+        if left := sorted(key for key, value in metadata.items() if not is_plain(value)):
+            self.draft.lost(
+                origin, f"metadata that would have to be run: {', '.join(left)}", "metadata: of it"
+            )
         system, said = _prompt(sample.get("input"))
         targets = [str(one) for one in as_list(sample.get("target")) if one is not None]
         goal = solved.template.replace("{prompt}", said)
@@ -308,7 +377,7 @@ class _TaskReader:
             return
         choices: dict[str, Json] = {}
         if solved.choices is not None:
-            shuffled = bool(solved.choices.get("shuffle"))
+            shuffled = solved.choices.get("shuffle") is True
             choices = {
                 "options": [str(one) for one in options],
                 "right": [*_letters(targets)],
@@ -317,7 +386,6 @@ class _TaskReader:
             choices |= {"shuffle": True} if shuffled else {}
         files = sample.get("files")
         setup = sample.get("setup")
-        metadata = sample.get("metadata")
         if isinstance(files, dict) and any(
             "\n" not in str(text) and len(str(text)) < 200 for text in files.values()
         ):
@@ -328,7 +396,7 @@ class _TaskReader:
             origin,
             {
                 "id": f"{self.name}-{len(self.draft.scenarios) + 1}"
-                if isinstance(name, Called) or not name
+                if not isinstance(name, str | int) or not name
                 else str(name),
                 "family": self.name if self.several else "",
                 "goal": "\n\n".join(filter(None, (system, goal))) or " ",
@@ -339,13 +407,12 @@ class _TaskReader:
                 else {},
                 "before": [{"command": setup}] if isinstance(setup, str) and setup.strip() else [],
                 "checks": checks,
-                "metadata": metadata if isinstance(metadata, dict) else {},
+                "metadata": {key: one for key, one in metadata.items() if key not in left},
             },
         )
 
     def _score(self, scorer: Any, targets: list[str], *, has_choices: bool) -> list[dict[str, Json]]:
-        name = scorer.name if isinstance(scorer, Called | Named) else str(scorer)
-        line = scorer.line if isinstance(scorer, Called) else 0
+        name, line = _name(scorer), _line(scorer)
         if name == "choice" and has_choices:
             return []  # `choices` bring their own check
         make = _SCORERS.get(name) if isinstance(scorer, Called) else None
@@ -360,6 +427,8 @@ class _TaskReader:
             # Not nothing: a scenario without a check would pass whatever is answered.
             return _graded(Called(name="", args=(), kwargs={}, line=line), targets) if targets else []
         try:
+            if unknown := [one for one in (*scorer.args, *scorer.kwargs.values()) if isinstance(one, Unread)]:
+                raise UsageError(unknown[0].name)
             made = make(scorer, targets)
             for one in made:
                 parse_check(one)
@@ -381,6 +450,49 @@ _SOLVERS: Final[dict[str, Callable[[_TaskReader, Called, _Solved], None]]] = {
     "basic_agent": _TaskReader.use_tools,
     "react": _TaskReader.use_tools,
 }
+
+
+def _name(one: Any) -> str:
+    """Return what something is called, or why it is not known."""
+    return str(getattr(one, "name", one))
+
+
+def _line(one: Any) -> int:
+    return one.error.line if isinstance(one, Unread) else int(getattr(one, "line", 0))
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _content(given: Any) -> Any:
+    """Return what an input says: of messages, their contents."""
+    if not isinstance(given, list):
+        return given
+    return [one.arg("content", 0) if isinstance(one, Called) else one for one in given]
+
+
+def _saved(dataset: Called) -> str:
+    """Return how the rows of a dataset are saved, with the command where it is known."""
+    path, kinds = (
+        dataset.arg("path", 0),
+        {"name": dataset.kwargs.get("name"), "split": dataset.kwargs.get("split")},
+    )
+    if dataset.name != "hf_dataset" or not isinstance(path, str):
+        return _DATA
+    given = "".join(f", {key}={one!r}" for key, one in kinds.items() if isinstance(one, str))
+    load = f"from datasets import load_dataset; load_dataset({path!r}{given}).to_json('rows.jsonl')"
+    return f'save its rows, python -c "{load}", and name them: --data rows.jsonl'
+
+
+def _unknown(value: Any) -> str:
+    """Return why a value is not known, of the first part of it that is not."""
+    if isinstance(value, Unread):
+        return value.name
+    if isinstance(value, dict | list):
+        parts = list(value.values()) if isinstance(value, dict) else value
+        return next((_unknown(one) for one in parts if not is_plain(one)), "")
+    return f"{_name(value)} would have to be run"
 
 
 def _limits(task: Called) -> dict[str, Json]:

@@ -16,7 +16,14 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, dumps, loads
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.yaml.reader import parse_yaml, read_yaml
-from kestrel_lab.evals.importers.suites.draft import SuiteDraft, as_list, read_beside
+from kestrel_lab.evals.importers.suites.draft import (
+    SuiteDraft,
+    as_list,
+    files_beside,
+    is_carried,
+    known_params,
+    read_beside,
+)
 from kestrel_lab.evals.importers.suites.promptfoo_assertions import (
     JUDGED_OTHERWISE,
     RUN_ONE,
@@ -46,10 +53,36 @@ _PROVIDERS: Final = {
     "cerebras": "cerebras",
     "togetherai": "together_ai",
     "fireworks": "fireworks_ai",
+    "cloudflare-ai": "cloudflare",
+    "litellm": "",
+    **{
+        name: name
+        for name in (
+            *("ai21", "databricks", "deepinfra", "fireworks_ai", "github", "huggingface", "hyperbolic"),
+            *(
+                "nebius",
+                "novita",
+                "nscale",
+                "replicate",
+                "sagemaker",
+                "sambanova",
+                "snowflake",
+                "together_ai",
+            ),
+            *("vertex_ai", "vllm", "voyage", "watsonx"),
+        )
+    },
 }
 """Their providers by the names that litellm has for them."""
-_KINDS: Final = ("chat", "messages", "completion", "responses", "embedding", "realtime")
-_PARAMS: Final = ("max_tokens", "top_p", "stop", "frequency_penalty", "presence_penalty", "reasoning_effort")
+_KINDS: Final = ("chat", "messages", "completion", "responses", "text", "text-generation")
+_OTHER_KINDS: Final = frozenset(
+    {
+        *("embedding", "embeddings", "realtime", "image", "video", "audio", "speech", "transcription"),
+        *("moderation", "assistant", "text-classification", "token-classification", "feature-extraction"),
+        *("sentence-similarity", "agents", "knowledge-base", "codex-sdk", "claude-agent-sdk"),
+    }
+)
+"""Kinds of providers that write no text, or are agents of their own."""
 _SETTINGS: Final = frozenset(
     {
         *("prompts", "providers", "targets", "tests", "defaultTest", "scenarios", "description"),
@@ -121,7 +154,7 @@ class _Reader:
 
     def _providers(self) -> Iterator[dict[str, Json]]:
         names: set[str] = set()
-        for place, one in enumerate(as_list(self.config.get("providers", self.config.get("targets")))):
+        for place, one in enumerate(self._given_providers()):
             where = f"providers[{place}]"
             given = {"id": one} if isinstance(one, str) else _mapping(one)
             if len(given) == 1 and "id" not in given:
@@ -139,16 +172,9 @@ class _Reader:
             made: dict[str, Json] = {"name": str(given.get("label") or model), "model": model}
             if isinstance(heat := options.get("temperature"), int | float):
                 made["temperature"] = heat
-            params: dict[str, Json] = {key: options[key] for key in _PARAMS if key in options}
-            if params:
-                made["params"] = params
-            for key in sorted(set(options) - {*_PARAMS, "temperature", "apiKey", "organization"}):
-                way = (
-                    "name the tools under tools"
-                    if key in ("tools", "functions")
-                    else "params, where ours knows it"
-                )
-                self.draft.lost(f"{where}.config", f"the setting {key}", way)
+            if params := known_params(options):
+                made["params"] = {**params}
+            self._left_settings(f"{where}.config", options)
             for key in ("transform", "prompts", "delay"):
                 if key in given:
                     self.draft.lost(where, f"the key {key}", "another configuration or scenario")
@@ -157,6 +183,25 @@ class _Reader:
             names.add(str(made["name"]))
             yield made
 
+    def _given_providers(self) -> Iterator[Any]:
+        """Yield the providers, those that files of YAML or JSON declare among them."""
+        for place, one in enumerate(as_list(self.config.get("providers", self.config.get("targets")))):
+            if (
+                isinstance(one, str)
+                and one.startswith("file://")
+                and one.endswith((".yaml", ".yml", ".json"))
+            ):
+                yield from as_list(self._from_file(f"providers[{place}]", one))
+            else:
+                yield one
+
+    def _left_settings(self, where: str, options: Mapping[str, Any]) -> None:
+        for key, value in sorted(options.items()):
+            if key not in ("apiKey", "organization") and not is_carried(key, value):
+                tools = key in ("tools", "functions")
+                way = "name the tools under tools" if tools else "a setting of the model or its server"
+                self.draft.lost(where, f"the setting {key}", way)
+
     def _model(self, given: Any) -> str:
         """Return the model that a provider's id names; empty where ours has none such."""
         name = str(_mapping(given).get("id", "")) if isinstance(given, dict) else str(given or "")
@@ -164,7 +209,9 @@ class _Reader:
         if rest and rest[0] in _KINDS:
             rest = rest[1:]
         known = _PROVIDERS.get(maker)
-        return f"{known}/{':'.join(rest)}" if known and rest else ""
+        if known is None or not rest or rest[0] in _OTHER_KINDS:
+            return ""
+        return f"{known}/{':'.join(rest)}".removeprefix("/")
 
     # Prompts
 
@@ -191,17 +238,20 @@ class _Reader:
     def _prompt_texts(self, text: str) -> list[str]:
         name = text.removeprefix("file://")
         is_file = text != name or re.fullmatch(
-            r"[\w./-]+\.(txt|md|json|ya?ml|j2|py|js|ts|mjs|cjs)(:\w+)?", text
+            r"[\w./*-]+\.(txt|md|json|ya?ml|j2|py|js|ts|mjs|cjs)(:\w+)?", text
         )
         if not is_file:
             return [text]
-        bare = name.partition(":")[0]
-        if bare.endswith(_CODE):
-            raise UsageError(f"the prompt function {name}, which would have to be run")
-        content = read_beside(self.path, bare)
-        if bare.endswith((".yaml", ".yml")):
-            content = dumps(parse_yaml(content, bare).value)
-        return [one.strip("\n") for one in re.split(r"(?m)^---\s*$", content) if one.strip()] or [content]
+        found: list[str] = []
+        for bare in files_beside(self.path, name.partition(":")[0]):
+            if bare.endswith(_CODE):
+                raise UsageError(f"the prompt function {name}, which would have to be run")
+            content = read_beside(self.path, bare)
+            if bare.endswith((".yaml", ".yml")):
+                content = dumps(parse_yaml(content, bare).value)
+            parts = [one.strip("\n") for one in re.split(r"(?m)^---\s*$", content) if one.strip()]
+            found += parts or [content]
+        return found
 
     # Tests
 
@@ -220,16 +270,24 @@ class _Reader:
     def _test_list(self, where: str, given: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         for place, one in enumerate(as_list(given)):
             at = f"{where}[{place}]"
-            path = one["path"] if isinstance(one, dict) and set(one) == {"path"} else one
+            path = one["path"] if isinstance(one, dict) and "path" in one else one  # with `config` for code
             if not isinstance(path, str):
                 yield at, _mapping(one)
                 continue
             name = path.removeprefix("file://")
-            if name.lower().endswith(".csv"):
-                yield from self._csv(at, name)
-            elif (found := self._from_file(at, path)) is not None:
-                for number, test in enumerate(as_list(found)):
-                    yield f"{name}[{number}]", _mapping(test)
+            for file in self._named_files(at, name):
+                if file.lower().endswith(".csv"):
+                    yield from self._csv(at, file)
+                elif (found := self._from_file(at, file)) is not None:
+                    for number, test in enumerate(as_list(found)):
+                        yield f"{file}[{number}]", _mapping(test)
+
+    def _named_files(self, where: str, name: str) -> list[str]:
+        try:
+            return files_beside(self.path, name)
+        except UsageError as error:
+            self.draft.lost(where, str(error), "name files that are there")
+            return []
 
     def _from_file(self, where: str, name: str) -> Any:
         """Return what a file of YAML, JSON or JSON Lines holds; `None` where it cannot be read without being
@@ -237,8 +295,8 @@ class _Reader:
         """
         name = name.removeprefix("file://")
         try:
-            if name.partition(":")[0].endswith(_CODE) or "://" in name or "*" in name:
-                raise UsageError(f"{name}, which would have to be run, fetched or looked for")
+            if name.partition(":")[0].endswith(_CODE) or "://" in name:
+                raise UsageError(f"{name}, which would have to be {'fetched' if '://' in name else 'run'}")
             text = read_beside(self.path, name)
             if name.endswith(".jsonl"):
                 return [loads(line) for line in text.splitlines() if line.strip()]
@@ -262,25 +320,39 @@ class _Reader:
     def _variables(self, where: str, test: dict[str, Any]) -> Iterator[tuple[str, dict[str, Json]]]:
         """Yield the variables of a test: one set for each combination of values in lists."""
         given = test.get("vars")
-        if isinstance(given, str):
-            given = self._from_file(f"{where}.vars", given)
+        if isinstance(given, str | list):
+            named = [
+                file
+                for name in as_list(given)
+                for file in self._named_files(f"{where}.vars", str(name).removeprefix("file://"))
+            ]
+            read = [_mapping(self._from_file(f"{where}.vars", name)) for name in named]
+            given = {key: value for one in read for key, value in one.items()}
         variables = {**_mapping(self.default.get("vars")), **_mapping(given)}
         for key, value in variables.items():
             if not isinstance(value, str) or not value.startswith("file://"):
                 continue
             name = value.removeprefix("file://")
-            if name.endswith((".yaml", ".yml", ".json")):
+            if name.endswith((".yaml", ".yml", ".json")) and "*" not in name:
                 variables[key] = self._from_file(f"{where}.vars.{key}", value)
                 continue
             try:
                 if name.partition(":")[0].endswith(_CODE):
                     raise UsageError(f"the variable {key} of {name}, which would have to be run")
-                variables[key] = read_beside(self.path, name).strip()
+                texts: list[Json] = [
+                    read_beside(self.path, one).strip() for one in files_beside(self.path, name)
+                ]
+                variables[key] = texts if "*" in name else texts[0]
             except UsageError as error:
                 self.draft.lost(f"{where}.vars.{key}", str(error), "write its value out")
                 return
         options = {**_mapping(self.default.get("options")), **_mapping(test.get("options"))}
-        lists = {key: value for key, value in variables.items() if isinstance(value, list)}
+        # As there, a list is several values where its first is a text, and one value otherwise.
+        lists = {
+            key: value
+            for key, value in variables.items()
+            if isinstance(value, list) and value and isinstance(value[0], str)
+        }
         if not lists or options.get("disableVarExpansion"):
             yield where, variables
             return
@@ -355,8 +427,9 @@ class _Reader:
             return None
         if "transform" in one:
             self.draft.lost(where, "the transform of an assertion", RUN_ONE)
-        if note := JUDGED_OTHERWISE.get(kind.removeprefix("not-")):
-            self.draft.lost(where, f"{kind} as it is judged there", note)
+        note = JUDGED_OTHERWISE.get(kind.removeprefix("not-"))
+        if note and note not in [one.way for one in self.draft.missing]:  # once, and not at each place
+            self.draft.lost(where, f"{kind} as it is judged there, here and elsewhere", note)
         return made
 
     def _set(self, where: str, one: dict[str, Any], scope: Mapping[str, Json]) -> dict[str, Json] | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.yaml.reader import read_yaml
+from kestrel_lab.evals.importers.imported_run import UNREADABLE
 from kestrel_lab.evals.importers.suites.draft import ImportedSuite, SuiteDraft, slug
 from kestrel_lab.evals.importers.suites.harbor import find_tasks, read_harbor
 from kestrel_lab.evals.importers.suites.inspect_tasks import read_inspect
@@ -27,7 +29,14 @@ def import_suite(
     carried over, and for files that are there already; then nothing is written.
     """
     path = Path(source)
-    draft = _read(path, task, None if data is None else Path(data))
+    try:
+        draft = _read(path, task, None if data is None else Path(data))
+    except UsageError:
+        raise
+    except UNREADABLE as error:  # a form that no file of theirs had that was seen here
+        raise UsageError(
+            f"{path} cannot be read ({type(error).__name__}: {one_line(str(error), 100)}): nothing is written"
+        ) from error
     target = Path(out) if out is not None else Path(f"{slug(str(draft.suite['name']))}.suite.yaml")
     if target.suffix not in (".yaml", ".yml"):
         raise UsageError(f"a suite file ends in .yaml: write --out {target.with_suffix('.yaml')}")
