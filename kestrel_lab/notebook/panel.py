@@ -24,6 +24,7 @@ from kestrel_lab.host.user import user_name
 from kestrel_lab.notebook.cell_interrupt import resolve_answer
 from kestrel_lab.notebook.page_document import PageDocument
 from kestrel_lab.notebook.patch_stream import PatchStream
+from kestrel_lab.runtime.run_report import newest_blame
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.html.elements import paragraph_html
 from kestrel_lab.views.html.run_page import run_html
@@ -184,7 +185,7 @@ class Panel:
         """
         if self._run is None:
             return False
-        blamed = self._run.report.blamed if self.view.done else None
+        blamed = newest_blame(self._run._store, self._run.id) if self.view.done else None
         marked = blamed is not None and blamed != self._blamed and bool(self.view.apply(blamed))
         self._blamed = blamed
         return (self.view.cites and bool(self.view.mark(self._run.report.evidence.claims))) or marked

@@ -208,11 +208,6 @@ class Report:
             )
         return view
 
-    @property
-    def blamed(self) -> RunScanned | None:
-        """What the newest blame of the run marks, if there was one."""
-        return newest_blame(self._store, self._id)
-
     async def recompute(self, *, workspace: str | Path | None = None, copy: bool = False) -> RecomputeResult:
         """Run the Python code of the run and of the conversation before it again, without a model, and say
         whether each output still holds.
