@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 from kestrel_lab.core.events.union import Record
 from kestrel_lab.core.json_types import content_key
-from kestrel_lab.evals.importers.imported_run import (
+from kestrel_lab.evals.importers.imported_run import events_of, trial_of
+from kestrel_lab.evals.importers.recording import (
     ImportedCall,
     ImportedMessage,
     Recording,
-    events_of,
-    trial_of,
 )
 from kestrel_lab.evals.stored_trials import store_run, store_trial
 from kestrel_lab.evals.transcripts.transcript import Transcript, transcript_of

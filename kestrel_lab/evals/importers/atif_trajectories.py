@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from kestrel_lab.core.events.union import Record
 from kestrel_lab.core.sanitize import shown_path
-from kestrel_lab.evals.importers.imported_run import (
+from kestrel_lab.evals.importers.imported_run import events_of
+from kestrel_lab.evals.importers.recording import (
     UNREADABLE,
     Broken,
     ImportedCall,
@@ -18,7 +19,6 @@ from kestrel_lab.evals.importers.imported_run import (
     Recording,
     Records,
     declared_effects,
-    events_of,
     offered_tool,
     record_digest,
     seconds_of,

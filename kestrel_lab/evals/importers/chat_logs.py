@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from kestrel_lab.evals.importers.imported_run import (
+from kestrel_lab.evals.importers.message_shapes import plain_items, plain_message
+from kestrel_lab.evals.importers.recording import (
     UNREADABLE,
     ImportedMessage,
     Recording,
@@ -19,7 +20,6 @@ from kestrel_lab.evals.importers.imported_run import (
     record_digest,
     text_of,
 )
-from kestrel_lab.evals.importers.message_shapes import plain_items, plain_message
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 _BLOCKS: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking")

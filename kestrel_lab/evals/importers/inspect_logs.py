@@ -20,7 +20,14 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line, shown_path
-from kestrel_lab.evals.importers.imported_run import (
+from kestrel_lab.evals.importers.inspect_scores import (
+    judgements,
+    main_verdict,
+    mark_of,
+    parts_of_score,
+    scores_by_scorer,
+)
+from kestrel_lab.evals.importers.recording import (
     UNREADABLE,
     Broken,
     ImportedCall,
@@ -32,13 +39,6 @@ from kestrel_lab.evals.importers.imported_run import (
     record_digest,
     seconds_of,
     unreadable_record,
-)
-from kestrel_lab.evals.importers.inspect_scores import (
-    judgements,
-    main_verdict,
-    mark_of,
-    parts_of_score,
-    scores_by_scorer,
 )
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.summaries.result_table import COLUMNS

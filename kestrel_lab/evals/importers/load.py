@@ -17,14 +17,12 @@ from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.importers.formats import ENDINGS, files_in, read_file
-from kestrel_lab.evals.importers.imported_run import (
-    COMMIT,
+from kestrel_lab.evals.importers.imported_run import COMMIT, events_of, trial_of
+from kestrel_lab.evals.importers.recording import (
     UNREADABLE,
     Broken,
     Recording,
     Records,
-    events_of,
-    trial_of,
     unreadable_record,
 )
 from kestrel_lab.evals.importers.routing_data import is_routing, routing_rows

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.importers.agent_sessions import json_lines
-from kestrel_lab.evals.importers.imported_run import (
+from kestrel_lab.evals.importers.recording import (
     UNREADABLE,
     Broken,
     ImportedCall,

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.importers.chat_logs import chat_messages
-from kestrel_lab.evals.importers.imported_run import (
+from kestrel_lab.evals.importers.message_shapes import plain_message
+from kestrel_lab.evals.importers.recording import (
     UNREADABLE,
     Broken,
     ImportedMessage,
@@ -24,7 +25,6 @@ from kestrel_lab.evals.importers.imported_run import (
     seconds_of,
     unreadable_record,
 )
-from kestrel_lab.evals.importers.message_shapes import plain_message
 
 _NO_MESSAGES: Final = "its spans have no messages: export inputs and outputs too"
 _HOLDERS: Final = ("messages", "input", "output", "choices", "generations", "message", "response", "prompts")

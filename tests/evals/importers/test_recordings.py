@@ -19,16 +19,15 @@ from kestrel_lab.core.events.union import (
     ToolCalled,
 )
 from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat
-from kestrel_lab.evals.importers.imported_run import (
+from kestrel_lab.evals.importers.imported_run import events_of, trial_of
+from kestrel_lab.evals.importers.recording import (
     ImportedCall,
     ImportedMessage,
     Recording,
-    events_of,
     offered_tool,
     read_call,
     seconds_of,
     text_of,
-    trial_of,
 )
 
 
