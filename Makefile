@@ -54,7 +54,7 @@ demo-local: $(VENV)/.run ## Run an agent with a small local model: a suite over 
 test test-long test-without-bubblewrap: export KESTREL_ARTIFACTS = $(abspath $(ARTIFACTS))/tests
 # Written bytecode spares each worker, and each of the three runs, the rewriting of all assertions.
 test test-long test-without-bubblewrap: export PYTHONDONTWRITEBYTECODE =
-PYTEST := $(BIN)/python $(if $(CI),tests/second_pass.py,-m pytest) -n auto --maxprocesses 4 --no-loadscope-reorder --dist loadfile
+PYTEST := $(BIN)/python $(if $(CI),tests/second_pass.py,-m pytest) -n auto --maxprocesses 5 --no-loadscope-reorder --dist loadfile
 
 test: $(VENV)/.dev system ## Set up what tests need, a browser too, and run all but the long ones
 	@$(PYTEST)

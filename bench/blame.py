@@ -262,20 +262,20 @@ def read_logs(file: Path) -> str:
     )
 
 
-async def _pay(number: int) -> list[Case]:
-    return [await blame_payment(8, 0.7, 0.1, seed) for seed in range(number)]
+async def _pay(seeds: range) -> list[Case]:
+    return [await blame_payment(8, 0.7, 0.1, seed) for seed in seeds]
 
 
-async def _shrink(number: int) -> list[Small]:
-    return [await shrink_one(seed) for seed in range(number)]
+async def _shrink(seeds: range) -> list[Small]:
+    return [await shrink_one(seed) for seed in seeds]
 
 
-async def _measure(each: int, runs: float) -> list[Case]:
+async def _measure(seeds: range, runs: float) -> list[Case]:
     return [
         await blame_one(turns, before, after, seed, runs)
         for before, after in RATES
         for turns in LENGTHS
-        for seed in range(each)
+        for seed in seeds
     ]
 
 
@@ -287,12 +287,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=float, default=40.0, help="The budget of one blame in whole runs.")
     parser.add_argument("--dojo", type=int, default=0, help="Wrong payments in AgentDojo's bank.")
     parser.add_argument("--shrunk", type=int, default=40, help="Failures to shrink.")
+    parser.add_argument("--seed", type=int, default=0, help="The first of as many seeds as cases.")
     parser.add_argument("--logs", type=Path, help="The half of Who&When, JSON Lines.")
     asked = parser.parse_args(arguments)
     asked.out.mkdir(parents=True, exist_ok=True)
-    cases = asyncio.run(_measure(asked.each, asked.runs))
-    paid = asyncio.run(_pay(asked.dojo))
-    small = asyncio.run(_shrink(asked.shrunk))
+    each, dojo, shrunk = (
+        range(asked.seed, asked.seed + number) for number in (asked.each, asked.dojo, asked.shrunk)
+    )
+    cases = asyncio.run(_measure(each, asked.runs))
+    paid = asyncio.run(_pay(dojo))
+    small = asyncio.run(_shrink(shrunk))
     parts = (
         table(cases) if cases else "",
         f"AgentDojo's bank:\n\n{table(paid)}" if paid else "",

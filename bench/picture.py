@@ -34,6 +34,8 @@ _FILES = {
         "from shop.cart import Line, total\n\n\ndef test_total_counts_quantities():\n"
         '    assert total([Line("apple", 0.5, quantity=4), Line("pear", 1.0)]) == 3.0\n'
     ),
+    # Pytest in the sandbox cannot see the checkout that this environment has its plugin from.
+    "pytest.ini": "[pytest]\naddopts = -p no:kestrel\n",
     "fix.yaml": (
         "kind: sequential\nsteps:\n"
         '  - {id: find, goal: "Find the cause: {{goal}}", produces: [cause]}\n'

@@ -54,7 +54,7 @@ class LLMAgent(AgentSettings, Named):
     team: Sequence[LLMAgent] = field(default=(), kw_only=True)
     """Agents to which it may delegate, each in a conversation of its own; see the tool `delegate`."""
     description: str = field(default="", kw_only=True)
-    """What it is for, told to an agent that may delegate to it."""
+    """What it is for; agents that may delegate to it read this."""
 
     def step(self, id: str, goal: str) -> Step:  # as in `Step`  # noqa: A002
         """Return a step of a plan in which this agent works on `goal`; `dataclasses.replace` gives it a place
@@ -135,8 +135,8 @@ class SearchAgent(SearchBounds):
 
     def plan(self, goal: str) -> Plan:
         """Return a plan in which this agent alone works on `goal` and then reports."""
-        told: dict[str, Json] = {"evidence": "{{evidence}}"}
-        report = Step(id="report", operation="websearch_report", args=told, consumes=("evidence",))
+        args: dict[str, Json] = {"evidence": "{{evidence}}"}
+        report = Step(id="report", operation="websearch_report", args=args, consumes=("evidence",))
         return Plan(steps=(self.step(self.name, goal), report), artifacts={GOAL: goal})
 
 
@@ -190,7 +190,7 @@ class Router(Unsure, Named):
     routes: Mapping[str, Node] | Sequence[LLMAgent]
     """Nodes by name, or agents."""
     purposes: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    """What each route is for, told to the router; an agent's own description by default."""
+    """What each route is for, as the router reads it; by default the agent's own description."""
     router: LLMAgent = field(default=LLMAgent("router"), kw_only=True)
 
     def plan(self, goal: str) -> Plan:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver, Model
 from kestrel_lab.core.sanitize import sanitize_text
-from kestrel_lab.evals.options import CompareOptions, EvalOptions
+from kestrel_lab.evals.commits.compare_options import CompareOptions
+from kestrel_lab.evals.options import EvalOptions
 from kestrel_lab.host.homes import moved_notice
 from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.runtime.options import (
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     from kestrel_lab.answers.output_types import OutputForm, T
     from kestrel_lab.evals.commits.compare import Comparison
-    from kestrel_lab.evals.commits.sequential_compare import Design
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.runtime.conversation import Chat
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 _OPENED_WITH: Final = {"provider", "api_base", "cache_url", "containment", "network_home", "otel"}
 """Options that hold for as long as a lab is open."""
-_TOLD: set[str] = set()
+_NOTICES: set[str] = set()
+"""Notices that were written already: a notebook may open many labs."""
 
 
 def _tell_ignored(settings: Settings) -> None:
@@ -56,9 +57,9 @@ def _tell_ignored(settings: Settings) -> None:
 
 
 def _tell(text: str) -> None:
-    """Write a notice once, if there is one."""
-    if text and text not in _TOLD:
-        _TOLD.add(text)
+    """Write a notice to standard error, once per process; an empty one is ignored."""
+    if text and text not in _NOTICES:
+        _NOTICES.add(text)
         sys.stderr.write(f"{sanitize_text(text)}\n")
 
 
@@ -72,11 +73,10 @@ def _prepare_model(env: Mapping[str, str], model: str | Model | None) -> None:
 class Lab(Services):
     """Runs agents and measures them.
 
-    Takes `LabOptions`, which describes them. What is not given comes from `kestrel.toml`,
-    `[tool.kestrel]` in `pyproject.toml` or `KESTREL_…` environment variables (`kestrel config` shows which),
-    and at last from built-in defaults: `Lab(home=None, model=None, approve="ask")`. Without a `home` the log
-    is kept outside of the current folder, in one of its own below the user's state folder: `kestrel home`
-    shows where, and moves it.
+    `LabOptions` describes its options. Options that are not given come from `kestrel.toml`, `[tool.kestrel]`
+    in `pyproject.toml` or `KESTREL_…` environment variables (`kestrel config` shows which), and otherwise
+    from built-in defaults: `Lab(home=None, model=None, approve="ask")`. Without a `home` the log is outside
+    of the current folder, in a folder below the user's state folder: `kestrel home` shows and moves it.
 
     `mcp` adds MCP servers to those that are configured: `Lab(mcp={"time": {"command": "mcp-server-time"}})`.
     Their tools are called `time:convert_time` and count as MEDIUM and opaque unless their table says
@@ -85,10 +85,10 @@ class Lab(Services):
     `rules` adds rules about calls to those of the settings, as a file or as tables: `Lab(rules=[{"tool":
     "bash", "command": "git diff ...", "verdict": "allow"}])`. Deny wins over ask, ask over allow.
 
-    `evals` has everything that is done with suites, of which `eval` and `compare` are here too. `history`
-    lists and compares runs; `skills`, `macros` and `memory` are those of the current folder, and `at(folder)`
-    of another. `store` is the log, `registry` knows models and tools, `mcp` the MCP servers. Leaving
-    `with Lab(…)` or `async with Lab(…)` closes all of it.
+    `evals` has all methods for suites; `eval` and `compare` are methods of the lab as well. `history` lists
+    and compares runs. `skills`, `macros` and `memory` are those of the current folder; `at(folder)` gives
+    those of another. `store` is the log, `registry` has models and tools, `mcp` the MCP servers. Leaving
+    `with Lab(…)` or `async with Lab(…)` closes all of them.
     """
 
     __slots__ = (
@@ -145,7 +145,9 @@ class Lab(Services):
             **given,
         )
         self._open_parts()
-        if "ipykernel" in sys.modules:  # where a person still reads and types; a script asks at once
+        # In a kernel the person reads and types first, so loading in the background saves time. A script asks
+        # at once and would only compete with itself.
+        if "ipykernel" in sys.modules:
             _prepare_model(env, self.options.get("model"))
         if self.settings.items["home"].source == "default" and not self.store.runs(limit=1):
             _tell(moved_notice(Path.cwd(), env))
@@ -163,11 +165,11 @@ class Lab(Services):
         self.align = self.evals.align
         """Aligns recorded runs with each other, see `Evaluations.align`."""
         self.scan = self.evals.scan
-        """Looks through recorded runs for what scanners know, see `Evaluations.scan`."""
+        """Searches recorded runs with scanners, see `Evaluations.scan`."""
         self.blame = self.history.blame = self.evals.blame
         """Finds the turn that made a run fail, see `Evaluations.blame`."""
         self.shrink = self.evals.shrink
-        """Finds the least with which a run still fails, see `Evaluations.shrink`."""
+        """Finds the smallest input with which a run still fails, see `Evaluations.shrink`."""
         self.macros = WorkspaceMacros(self)
         """The macros (tool sequences that agents use again) of the current folder, saved or proposed."""
         self.memory = WorkspaceMemory(self)
@@ -225,19 +227,18 @@ class Lab(Services):
         output: type[T] | OutputForm | None = None,
         **options: Unpack[ResumeOptions],
     ) -> Run[T]:
-        """Go on with a run where its log ends, and wait for the end. `runtime.start.resume` returns at once.
+        """Continue a run at the end of its log, and wait for its end. `runtime.start.resume` returns at once.
 
-        A run that ended FAILED or CANCELLED behind a completed stage, or by a limit or an error while a model
-        was to be asked, goes on in a new run, which shares the completed part by reference: see
-        `runtime.resume`. Any other run that has ended is returned as it is, and so is one that this lab
-        works on. The plan is the one in the log, whatever has become of its file; if it needs something that
-        is gone, the error names the stage. `limits` apply from here on, and count what was used before. Calls
-        whose outcome the last session left unknown are repeated only if that is harmless, otherwise they need
-        approval. A run that another session works on, of this process or another, is taken from it only with
-        `take_over`: that session then writes nothing more, and its run ends with `Fenced` at the latest
-        before its next tool call with an effect. Only the effect of a call that it is executing may still
-        come, which is why that call needs approval. `output` is the type that the run was begun with: the log
-        has only its schema.
+        A run that ended FAILED or CANCELLED after a completed stage, or by a limit or an error of a model
+        call, continues in a new run, which shares the completed part by reference: see `runtime.resume`. Any
+        other run that has ended is returned as it is, and so is one that this lab works on. The plan is the
+        one in the log, even if its file has changed; if it needs something that is gone, the error names the
+        stage. `limits` apply from here on and include what was used before. Calls whose outcome is unknown
+        are repeated only if that is harmless; otherwise they need approval. A run that another session works
+        on, in this process or another, is taken over only with `take_over`. That session then writes nothing
+        more, and its run ends with `Fenced` before its next tool call with an effect. A call that it is
+        executing may still have its effect, so that call needs approval. `output` is the type that the run
+        was begun with: the log has only its schema.
 
         Raises:
             UsageError: No such run, another session works on it, or its model or tools cannot be found again.
@@ -266,11 +267,10 @@ class Lab(Services):
         """Begin a new run that shares the events of another up to number `at`, and wait for its end.
         `runtime.start.fork` returns at once.
 
-        The fork has the files of its time: it works in a private copy of the workspace as that was at `at`,
-        and `Run.apply` takes over what it changes there. The parent stays as it is, and may still be working.
-        Model, tools, policy and approver may be given anew, as for `resume`; `limits` count what the shared
-        events used. A question that was open at `at` is asked again; a tool call that had begun is treated as
-        `resume` does.
+        The fork works in a private copy of the workspace with the files as they were at `at`; `Run.apply`
+        copies its changes back. The parent is not changed, and may still be working. Model, tools, policy and
+        approver may be different, as for `resume`; `limits` include what the shared events used. A question
+        that was open at `at` is asked again; a tool call that had begun is handled as by `resume`.
 
         Args:
             run_id: The run to fork.
@@ -355,8 +355,7 @@ class Lab(Services):
         """
         from kestrel_lab.evals.execution.runner import run_suite
 
-        if options.get("reporter") is None and self.surroundings is not None:
-            options["reporter"] = self.surroundings.reporter()
+        options["reporter"] = self.reporter(options.get("reporter"))
         if cluster is not None:
             from kestrel_lab.evals.execution.dask_cluster import on_cluster
 
@@ -372,7 +371,6 @@ class Lab(Services):
         head: str = "HEAD",
         *,
         suite: str | Path,
-        design: Design | None = None,
         **options: Unpack[CompareOptions],
     ) -> Comparison:
         """Run a suite at two commits, as far as results are not stored, and compare them.
@@ -391,7 +389,7 @@ class Lab(Services):
         """
         from kestrel_lab.evals.commits.compare import compare_commits
 
-        return await compare_commits(self, base, head, suite=suite, design=design, **options)
+        return await compare_commits(self, base, head, suite=suite, **options)
 
     compare_sync = blocking_twin(compare)
 

@@ -206,7 +206,7 @@ class RecordingSurroundings:
         return self.watchers[-1]
 
     def reporter(self) -> RecordingReporter:
-        """Return a reporter that records what it is told."""
+        """Return a reporter that records its calls."""
         return RecordingReporter()
 
 
@@ -257,7 +257,7 @@ class FixedCheck:
             check=self.label,
             passed=self.passes,
             value=float(self.passes),
-            reason="" if self.passes else "as told",
+            reason="" if self.passes else "as scripted",
         )
 
 

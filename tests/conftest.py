@@ -23,6 +23,7 @@ from outcomes import (
     pytest_sessionfinish,  # noqa: F401
     pytest_terminal_summary,  # noqa: F401
 )  # hooks
+from rewriting import rewrite_share
 
 # Before numpy: threads of its linear algebra wait for each other, on a machine whose processors are taken a
 # hundred times as long.
@@ -166,13 +167,17 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection() -> Iterator[None]:
-    """Let the garbage collector pass over what collection makes, while it is made and after: all of it stays
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Share the rewriting of assertions, and let the garbage collector pass over what collection makes, while it is made and after: all of it stays
     until the end.
 
     It comes less often, too: as Python sets it, it took 7 % of the processor time of a third of the tests.
     """
     gc.disable()
+    if session.config.option.markexpr == "not long":
+        project = Path(__file__).parents[1]
+        files = [*project.glob("tests/**/test_*.py"), *project.glob("kestrel_lab/**/*.py")]
+        rewrite_share(session.config, sorted(files))
     try:
         return (yield)
     finally:
@@ -191,6 +196,15 @@ def pytest_unconfigure() -> Iterator[None]:
     shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m long` read only the files that name the marker, an eighth of them: each process of xdist spends
+    six seconds on the others.
+    """
+    if config.option.markexpr != "long" or collection_path.suffix != ".py":
+        return None
+    return b"mark.long" not in collection_path.read_bytes() or None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files whose slow tests may take the longest in all come first: one that begins last would keep all but
@@ -205,11 +219,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two more than there are processors: a quarter of the time tests wait, for kernels, browsers, servers and
-    disks.
+    disks. Of the long ones some wait for minutes, for processes that are killed again and again: three more.
     """
-    return (os.cpu_count() or 1) + 2
+    return (os.cpu_count() or 1) + (3 if config.option.markexpr == "long" else 2)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -140,7 +140,6 @@ if __name__ == "__main__":
     gc.freeze()
     program = str(Path(address).with_name("python"))
     sys.argv = _serve(address)
-    if sys.argv[0].startswith("kestrel_lab"):  # what it starts is warm, too
-        sys.executable = program
+    sys.executable = program  # what it starts is warm, too
     sys.modules.pop(sys.argv[0], None)  # it is run again, by another name, as after a real start
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

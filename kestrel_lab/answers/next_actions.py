@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import escape
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final, Literal
 
 from kestrel_lab.answers.contracts import fenced_code
@@ -22,6 +22,8 @@ MOST: Final = 8
 _SHELLS: Final = ("sh", "bash", "shell", "console", "zsh")
 _INLINE: Final = re.compile(r"`([a-z][\w.+-]*(?: [^`\n]{1,200})+)`")
 _PROMPT: Final = re.compile(r"^\s*(?:\$|>|%)\s+")
+_RUNNERS: Final = {"pytest", "py.test", "unittest", "tox", "nox", "jest", "vitest", "rspec", "test"}
+"""Words of commands that run tests; the last one as in `npm test` and `go test`."""
 _MOST_TESTS: Final = 3
 _MOST_NAMED: Final = 200
 """Files and commands of an answer that are looked at."""
@@ -40,14 +42,19 @@ class NextAction:
 
 
 def next_actions(
-    answer: str, files: Files, *, changed: Collection[str] = (), ran: Collection[str] = ()
+    answer: str,
+    files: Files,
+    *,
+    changed: Collection[str] = (),
+    ran: Collection[str] = (),
+    ran_last: Collection[str] = (),
 ) -> tuple[NextAction, ...]:
     """Return at most `MOST` actions for the reader of `answer`: tests, then commands, then files; runs
     nothing.
 
-    `changed` are files the run wrote; `ran` are commands it ran, which are not proposed. A command is
-    proposed if its program is installed, a file if it exists, a test if it exists and is named after a
-    changed or mentioned file.
+    `changed` are files the run wrote; `ran` are commands it ran, which are not proposed; `ran_last` are those
+    behind its last change, and the tests that they ran are not proposed. A command is proposed if its program
+    is installed, a file if it exists, a test if it exists and is named after a changed or mentioned file.
     """
     answer = answer[:_MOST_CHARS]
     named = [path for name in file_names(answer)[:_MOST_NAMED] for path in files.named(name)[:1]]
@@ -55,7 +62,7 @@ def next_actions(
     about = list(dict.fromkeys([*written, *named]))
     unique: dict[tuple[str, str], NextAction] = {}
     for each in chain(
-        _tests(about, written, files), _commands(answer, files.root, ran), _files(about, written)
+        _tests(about, written, files, ran_last), _commands(answer, files.root, ran), _files(about, written)
     ):
         if ("test", each.text) not in unique:  # a test is a file as well
             unique.setdefault((each.kind, each.text), each)
@@ -101,10 +108,14 @@ def _runnable(line: str, root: Path) -> bool:
     return shutil.which(program) is not None
 
 
-def _tests(about: list[str], written: list[str], files: Files) -> Iterator[NextAction]:
+def _tests(
+    about: list[str], written: list[str], files: Files, ran_last: Collection[str]
+) -> Iterator[NextAction]:
     number = 0
     for name in about:
         for test in _tests_of(name, files):
+            if any(_runs_test(command, test, files.root) for command in ran_last):
+                continue
             number += 1
             if number > _MOST_TESTS:
                 return
@@ -116,6 +127,15 @@ def _tests(about: list[str], written: list[str], files: Files) -> Iterator[NextA
                 yield NextAction(
                     kind="command", text=f"python -m pytest {shlex.quote(test)}", why=f"runs {test}"
                 )
+
+
+def _runs_test(command: str, test: str, root: Path) -> bool:
+    """Return whether a command runs all of a file of tests: by its path or a folder's, or as all tests."""
+    words = re.findall(r"[^\s'\"]+", command)
+    if "-k" in words or not any(PurePath(word).name in _RUNNERS for word in words):
+        return False
+    paths = [PurePath(word) for word in words if word != "test" and (root / word).exists()]
+    return (not paths and "::" not in command) or bool({PurePath(test), *PurePath(test).parents} & {*paths})
 
 
 def _tests_of(name: str, files: Files) -> list[str]:

@@ -246,12 +246,15 @@ class AnswerSchema(LogCheck):
         problems = sorted(
             validator.iter_errors(found[0]), key=lambda error: list(map(str, error.absolute_path))
         )
-        told = [
+        problems = [
             f"{'.'.join(map(str, error.absolute_path)) or 'the value'}: {error.message}"
             for error in problems[:5]
         ]
         return Score(
-            check=self.label, passed=not told, value=float(not told), reason=one_line("; ".join(told), 300)
+            check=self.label,
+            passed=not problems,
+            value=float(not problems),
+            reason=one_line("; ".join(problems), 300),
         )
 
 

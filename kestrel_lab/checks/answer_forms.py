@@ -132,6 +132,7 @@ class AnswerNumber(LogCheck):
         # Decimal fractions are not exact: .1 + .2 is .3 to anybody who writes a suite.
         room = max(self.tolerance, self.relative * abs(self.value), 1e-9 * abs(self.value))
         passed = any(abs(number - self.value) <= room for number in meant)
+        # The same number written twice is one number.
         if self.which == "only" and len(set(found)) > 1:
             passed = False
         read = ", ".join(f"{number:.10g}" for number in meant[:5])
@@ -155,6 +156,7 @@ class AnswerNumber(LogCheck):
 
     def _unit(self, before: str, behind: str) -> str | None:
         """Return the longest unit that stands beside a number."""
+        # The longest first: `km` before `m`.
         for unit in sorted(filter(None, self.units), key=len, reverse=True):
             word = re.escape(unit) + (r"(?!\w)" if unit[-1].isalnum() else "")
             if re.match(rf"[ \-]?{word}", behind, re.IGNORECASE) or before.rstrip().lower().endswith(
@@ -210,6 +212,7 @@ class Choice(LogCheck):
 
 def chosen_letters(answer: str, options: tuple[str, ...] = (), *, strict: bool = False) -> list[str]:
     """Return the letters that an answer chooses, sorted and in upper case; empty for none."""
+    # The end of the answer: a choice comes last, and a pattern must not run over megabytes.
     said = re.findall(_LINE if strict else _CHOSEN, answer[-MAX_MATCHED:])
     if said or strict:
         return sorted({letter.upper() for letter in re.findall(r"\b[A-Za-z]\b", "".join(said[-1:]))})
@@ -411,6 +414,7 @@ class IsSql(LogCheck):
             raise CheckError("is_sql needs sqlglot: pip install 'kestrel-lab[evals]'") from error
         text = trial.answer.strip()
         fenced = re.findall(r"```(?:sql)?\s*\n?(.*?)```", text, re.DOTALL | re.IGNORECASE)
+        # Several fences are one script, in their order.
         if not self.alone and fenced:
             text = "\n".join(fenced)
         try:

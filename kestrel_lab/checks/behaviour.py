@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from kestrel_lab.checks.trajectory import MadeCall, is_wanted, made_calls
+from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.events.tool_kinds import KINDS, ToolKind
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered
@@ -55,6 +56,8 @@ class ToolCheck(LogCheck):
 class ToolUsed(ToolCheck):
     """A tool, or any of a kind, was called and at least one of its calls did what it was asked."""
 
+    final = "pass"
+
     @property
     def label(self) -> str:
         """The check in words."""
@@ -77,6 +80,8 @@ class ToolUsed(ToolCheck):
 class ToolNotUsed(ToolCheck):
     """A tool, or any of a kind, was not called, not even in vain."""
 
+    final = "fail"
+
     @property
     def label(self) -> str:
         """The check in words."""
@@ -85,7 +90,7 @@ class ToolNotUsed(ToolCheck):
     async def __call__(self, trial: Trial) -> Score:
         """Pass when the model never asked for the tool."""
         count = len(self.calls(trial))
-        reason = f"{self.what} was called {count} times" if count else ""
+        reason = f"{self.what} was called {format_count(count, 'time')}" if count else ""
         return Score(check=self.label, passed=not count, value=float(not count), reason=reason)
 
 
@@ -95,6 +100,7 @@ class ToolAtMost(ToolCheck):
     them.
     """
 
+    final = "fail"
     n: int
 
     def __post_init__(self) -> None:
@@ -120,6 +126,7 @@ class ToolAtMost(ToolCheck):
 class TurnsAtMost(LogCheck):
     """The model was asked no more than `n` times."""
 
+    final = "fail"
     n: int
 
     def __post_init__(self) -> None:
@@ -150,6 +157,7 @@ Per = Literal["trial", "call"]
 class CostAtMost(LogCheck):
     """The model calls of the run cost no more than `usd` US dollars; answers from a store cost nothing."""
 
+    final = "fail"
     usd: float
     per: Per = field(default="trial", metadata=ADDED_LATER)
     """`call` for the most expensive call of a model."""
@@ -182,6 +190,7 @@ class CostAtMost(LogCheck):
 class SecondsAtMost(LogCheck):
     """The run worked no longer than `seconds`; waiting for a person does not count."""
 
+    final = "fail"
     seconds: float
     per: Per = field(default="trial", metadata=ADDED_LATER)
     """`call` for the slowest call of a model."""
@@ -210,6 +219,7 @@ class TokensAtMost(LogCheck):
     none.
     """
 
+    final = "fail"
     n: int
 
     def __post_init__(self) -> None:

@@ -47,12 +47,12 @@ class AnyOf:
 
     def _score(self, scores: Sequence[Score], passed: bool, value: float) -> Score:
         failed = [score for score in scores if not score.passed]
-        told = (f"{score.check}: {score.reason}" if score.reason else score.check for score in failed)
+        reasons = (f"{score.check}: {score.reason}" if score.reason else score.check for score in failed)
         return Score(
             check=self.label,
             passed=passed,
             value=1.0 if passed else value,
-            reason="" if passed else one_line("; ".join(told), 600),
+            reason="" if passed else one_line("; ".join(reasons), 600),
             usage=usage_of(scores),
         )
 

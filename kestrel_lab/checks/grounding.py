@@ -125,16 +125,17 @@ class Faithful:
             shown = [one.span.text for one in claim.cited if one.span] or seen
             verdicts.append((await judge(claim.text, shown)).verdict if seen or claim.cited else "neither")
         value = verdicts.count("entailed") / len(verdicts)
+        # A contradiction counts before a claim that nothing supports.
         worst = next((word for word in ("contradicted", "neither") if word in verdicts), "")
         passed = value >= self.share and worst != "contradicted"
-        told = (
+        reason = (
             f"{verdicts.count('entailed')} of {len(verdicts)} supported; {worst}: "
             f"{backed[verdicts.index(worst)].text}"
             if worst
             else ""
         )
         return Score(
-            check=self.label, passed=passed, value=value, reason="" if passed else one_line(told, 300)
+            check=self.label, passed=passed, value=value, reason="" if passed else one_line(reason, 300)
         )
 
 
@@ -152,8 +153,8 @@ class AnswerCites(LogCheck):
     """The answer names the sources: paths, addresses or other names, letter by letter.
 
     A name inside a longer one does not count: `app.py` is not cited by `src/app.py` or `app.pyc`; a place in
-    it, `app.py:12`, does. With `seen`, a source counts only if a tool of the run was called with it or told
-    of it: the others can only be guessed.
+    it, `app.py:12`, does. With `seen`, a source counts only if a tool of the run was called with it or named
+    it: the others can only be guessed.
     """
 
     sources: tuple[str, ...]
@@ -176,20 +177,20 @@ class AnswerCites(LogCheck):
         """Pass when the sources are cited; `value` is the share of them that is."""
         missing = [source for source in self.sources if not contains_name(trial.answer, source)]
         unseen = (
-            [source for source in self.sources if source not in missing and not _told_of(trial, source)]
+            [source for source in self.sources if source not in missing and not _was_seen(trial, source)]
             if self.seen
             else []
         )
         found = len(self.sources) - len(missing) - len(unseen)
         passed = found > 0 if self.mode == "any" else found == len(self.sources)
-        told = [f"not cited: {', '.join(missing)}"] if missing else []
-        told += [f"cited, but in no call: {', '.join(unseen)}"] if unseen else []
+        problems = [f"not cited: {', '.join(missing)}"] if missing else []
+        problems += [f"cited, but in no call: {', '.join(unseen)}"] if unseen else []
         value = 1.0 if passed else found / len(self.sources)
         return Score(
             check=self.label,
             passed=passed,
             value=value,
-            reason="" if passed else one_line("; ".join(told), 200),
+            reason="" if passed else one_line("; ".join(problems), 200),
         )
 
 
@@ -198,10 +199,11 @@ def contains_name(text: str, source: str) -> bool:
     return re.search(rf"(?<![\w./-]){re.escape(source)}(?![\w/-]|\.\w)", text) is not None
 
 
-def _told_of(trial: Trial, source: str) -> bool:
+def _was_seen(trial: Trial, source: str) -> bool:
     texts = (
         record.event.text
         for record in trial.records
+        # A call that failed has shown the agent nothing of the source.
         if isinstance(record.event, ToolAnswered) and record.event.error is None
     )
     return any(source in text for text in texts) or any(

@@ -56,7 +56,7 @@ def hash_rubric(rubric: str) -> str:
 
 
 def hash_prompt() -> str:
-    """Return the hash of what the grader is told beside the rubric and the trial."""
+    """Return the hash of what the grader is given beside the rubric and the trial."""
     return content_key("prompt/1", _SYSTEM, _SCHEMA, MAX_ANSWER)[:12]
 
 
@@ -155,10 +155,6 @@ async def grade_answer(
     With `swapped` it is shown the same in the reverse order. Raises `CheckError` where it gives no score that
     can be read.
     """
-    return await _ask_judge(grader, _messages(rubric, goal, answer, expected, swapped=swapped))
-
-
-def _messages(rubric: str, goal: str, answer: str, expected: object, *, swapped: bool) -> list[Message]:
     parts = [
         ("rubric", rubric),
         ("goal", goal),
@@ -171,7 +167,8 @@ def _messages(rubric: str, goal: str, answer: str, expected: object, *, swapped:
     text = json.dumps(
         {key: value for key, value in shown.items() if value is not None}, ensure_ascii=False, indent=1
     )
-    return [Message(role="system", text=_SYSTEM), Message(role="user", text=text)]
+    messages = [Message(role="system", text=_SYSTEM), Message(role="user", text=text)]
+    return await _ask_judge(grader, messages)
 
 
 async def _ask_judge(grader: Model, messages: list[Message]) -> tuple[float, str, Usage]:

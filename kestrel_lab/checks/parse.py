@@ -111,6 +111,7 @@ def parse_check(item: Json, *, loosely: bool = False) -> Check:
     the unknown check or field and the nearest right one. `name`, `weight` and `at_least` may stand beside any
     check.
     """
+    # Exactly one name of a check; `name`, `weight` and `at_least` may stand beside it.
     words = [name for name in item if name not in _BESIDE] if isinstance(item, dict) else []
     if not isinstance(item, dict) or len(words) != 1:
         raise UsageError(
@@ -121,6 +122,7 @@ def parse_check(item: Json, *, loosely: bool = False) -> Check:
     if name not in CHECKS:
         raise UsageError(f"{name!r} is not a check; {did_you_mean(name, CHECKS)}")
     kind = CHECKS[name]
+    # A mapping names fields, unless the check holds checks, which are mappings themselves.
     given = value if isinstance(value, dict) and not _of_checks(kind) else {fields(kind)[0].name: value}
     check: Check = kind(**_arguments(name, kind, given, loosely=loosely))
     if beside := {key: item[key] for key in _BESIDE if key in item}:
@@ -147,6 +149,7 @@ def check_definition(check: Check) -> dict[str, Json]:
             part.name: _defined(value)
             for part in parts
             for value in [getattr(check, part.name)]
+            # Left out at its default, so that a check has the hash that it had before the field was added.
             if not (part.metadata.get("added_later") and value == part.default)
         }
     return {"check": type(check).__name__, "label": check.label, **body}

@@ -91,8 +91,8 @@ def retrieved_results(records: Iterable[Record], tool: str) -> Iterator[str | Pu
                 yield from _files(files)
 
 
-def _files(told: Iterable[Json]) -> list[PurePosixPath]:
-    return [PurePosixPath(str(file["path"])) for file in told if isinstance(file, dict) and "path" in file]
+def _files(listed: Iterable[Json]) -> list[PurePosixPath]:
+    return [PurePosixPath(str(file["path"])) for file in listed if isinstance(file, dict) and "path" in file]
 
 
 def _elements(answer: ToolAnswered) -> Iterator[str]:
@@ -143,12 +143,14 @@ class Recalled(LogCheck):
         )
         missing = [name for name in self.notes if not any(_is_note(note, name) for note in given[: self.k])]
         wrong = [name for name in self.never if any(_is_note(note, name) for note in given)]
-        told = (
+        problems = (
             [f"not among the first {self.k} of {len(given)} notes: {', '.join(missing)}"] if missing else []
         )
-        told += [f"recalled all the same: {', '.join(wrong)}"] if wrong else []
+        problems += [f"recalled all the same: {', '.join(wrong)}"] if wrong else []
         value = 1 - len(missing) / len(self.notes) if self.notes else float(not wrong)
-        return Score(check=self.label, passed=not told, value=value, reason=one_line("; ".join(told), 200))
+        return Score(
+            check=self.label, passed=not problems, value=value, reason=one_line("; ".join(problems), 200)
+        )
 
 
 def _is_note(note: str, name: str) -> bool:

@@ -67,6 +67,7 @@ class ToolsInOrder(LogCheck):
     A tool is its name, or `{kind: command}` for any of a kind.
     """
 
+    final = "pass"
     names: tuple[Any, ...]
 
     def __post_init__(self) -> None:

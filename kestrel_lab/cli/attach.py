@@ -122,6 +122,7 @@ class TerminalClient:
     def _decided(self, message: Decided) -> None:
         """Ask no longer; say who was faster, where the prompt is still there."""
         task = self._asking.pop(message.question, None)
+        # What was typed here is on its way: the decision that comes back is our own.
         if task is None or message.question in self._sent.values():
             return
         task.cancel()
@@ -185,6 +186,7 @@ class AttachedTerminal:
             raise stopped_notice(run) from None
         finally:
             following.cancel()
+            # Waited for, so that no question is printed below the end of the run.
             await asyncio.gather(following, return_exceptions=True)
             console.print(display.ending())
         tell_way_on(run, console)

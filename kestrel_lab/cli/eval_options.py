@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from kestrel_lab.cli.frontend import frontend_of, output_file
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.options import CommitSample, EvalOptions, Parts, TrialOptions
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter
@@ -48,99 +49,23 @@ Margin = Annotated[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stored:
-    """The options that select stored trials of a suite."""
+    """The options that select configurations of stored trials."""
 
     configs: Configs = None
     commit: Commit = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """The options that select configurations and scenarios of a suite."""
+class StoredParts(Parts):
+    """The options of `StoredSelection`: parts of a suite, and the commit whose trials they are."""
 
-    configs: Configs = None
-    scenarios: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--scenario", metavar="ID", help="Only this scenario (* and ? as in file names); may be repeated."
-        ),
-    ] = None
-    families: Annotated[
-        list[str] | None, typer.Option("--family", help="Only scenarios of this family; may be repeated.")
-    ] = None
-    tags: Annotated[
-        list[str] | None, typer.Option("--tag", help="Only scenarios with this tag; may be repeated.")
-    ] = None
+    commit: Commit = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trials(Parts):
-    """The options that say which trials are made, and whether models are asked for them."""
+class Execution(EvalOptions):
+    """The options that say how a suite is run, and where."""
 
-    epochs: Annotated[
-        int | None, typer.Option(help="How often each scenario is repeated; the suite's number by default.")
-    ] = None
-    cassette: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODE",
-            help="record (missing answers of models are recorded), replay (models are never asked), "
-            "refresh or off.",
-        ),
-    ] = None
-    cassettes: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Folder of the recordings; by default cassettes/NAME beside the suite."
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Execution(Trials):
-    """The options that say how a suite is run."""
-
-    reuse: Annotated[
-        bool,
-        typer.Option(
-            "--reuse",
-            help="Reuse stored trials whose scenario, configuration and code are the same instead of "
-            "running them again.",
-        ),
-    ] = False
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the last run of this suite where it was interrupted.")
-    ] = False
-    retry_errors: Annotated[
-        int | None,
-        typer.Option(
-            "--retry-errors",
-            min=0,
-            help="How often a trial that failed with an error is repeated; the suite's number by default.",
-        ),
-    ] = None
-    batch: Annotated[
-        bool,
-        typer.Option(
-            "--batch",
-            help="Ask models in batches: cheaper, answered within hours. Stop it when you like: the same "
-            "command goes on.",
-        ),
-    ] = False
-    batch_above: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-above", metavar="N", min=0, help="The same if more than N trials are to be run."
-        ),
-    ] = None
-    batch_rest: Annotated[
-        Literal["again", "direct"],
-        typer.Option(
-            "--batch-rest",
-            metavar="HOW",
-            help="What a batch did not answer is sent again, or asked directly at the full price.",
-        ),
-    ] = "again"
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -149,18 +74,18 @@ class Execution(Trials):
         ),
     ] = None
 
+    def given(self) -> dict[str, Any]:
+        """Return the options as `Lab.eval` takes them, but for the reporter, which the command brings."""
+        return {name: value for name, value in asdict(self).items() if name != "reporter"}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CommitLine:
+class CommitLine(CommitSample):
     """The options that choose commits."""
 
     commits: Annotated[
         str, typer.Option(metavar="A..B", help="At these commits: A..B, or A,B,C; see above for the default.")
     ] = ""
-    every: Annotated[
-        int, typer.Option(metavar="N", help="Of these commits only every N-th, counted from the newest.")
-    ] = 1
-    last: Annotated[int | None, typer.Option(metavar="N", help="Of these commits only the N newest.")] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,6 +104,7 @@ def _share(text: str) -> float:
         value = float(number)
     except ValueError:
         raise typer.BadParameter(f"a share is written as 5%, 5 or 0.05, not {text!r}") from None
+    # A share of 1 or more makes no sense for these options: it is meant in points.
     return value / 100 if text.strip().endswith("%") or value >= 1 else value
 
 
@@ -213,11 +139,11 @@ class Budget:
                 f"{against} HEAD --budget {self.budget} makes it in turns"
             )
         if execution.epochs is not None or execution != Execution(
-            **{name: getattr(execution, name) for name in Trials.__annotations__ | Parts.__annotations__}
+            **{one.name: getattr(execution, one.name) for one in fields(TrialOptions)}
         ):
             raise UsageError(
                 "--budget decides how many trials are made, and takes stored ones: leave out --epochs, "
-                "--reuse, --resume, --retry-errors and --cluster"
+                "--reuse, --resume, --retry-errors, --early-stopping (write it into the suite) and --cluster"
             )
         trials, cost = parse_budget(self.budget)
         return Design(trials=trials, cost=cost, error=self.error)

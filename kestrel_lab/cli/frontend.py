@@ -7,11 +7,11 @@ import math
 import os
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Protocol, Self, TypeAlias, cast, get_type_hints
+from typing import Annotated, Any, Protocol, Self, TypeAlias, get_origin, get_type_hints
 
 import typer
 
@@ -111,7 +111,7 @@ def limits_of(words: Mapping[str, Any], usual: Limits) -> Limits:
 def flag_names(options: type[Any]) -> dict[str, str]:
     """Return how the options of a table are written on the command line, by name."""
     return {
-        name: opt.flag.name or f"--{name.replace('_', '-')}"
+        name: opt.flag.name.partition(" ")[0] or f"--{name.replace('_', '-')}"
         for name, opt in table(options).items()
         if opt.flag is not None
     }
@@ -155,11 +155,14 @@ def takes_flags(*tables: type[Any], without: Collection[str] = ()) -> Callable[[
 
 def _typer_option(name: str, opt: Opt) -> Any:
     assert opt.flag is not None
-    names = [opt.flag.name] if opt.flag.name else []
-    if opt.flag.kind is bool:
+    names = opt.flag.name.split()
+    if opt.flag.kind is bool and not names:
         names = [f"--{name}/--no-{name}"]
     return typer.Option(
-        *names, metavar=opt.flag.metavar or None, help=f"{opt.meaning[0].upper()}{opt.meaning[1:]}."
+        *names,
+        metavar=opt.flag.metavar or None,
+        min=opt.flag.least,
+        help=f"{opt.meaning[0].upper()}{opt.meaning[1:]}.",
     )
 
 
@@ -228,33 +231,58 @@ def _check_output(path: Path | None) -> Path | None:
 
 def option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     """Let a command take groups of options: each field of a parameter whose type is a dataclass becomes an
-    option.
+    option, if typer or an `Opt` with a flag describes it.
 
     typer reads the options of a command from its signature and its annotations, where it knows no groups.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind) and name != "return"}
+    groups = {
+        name: _options_of_group(kind)
+        for name, kind in hints.items()
+        if is_dataclass(kind) and name != "return"
+    }
 
     @wraps(command)
     def call(**given: Any) -> Any:
-        for name, kind in groups.items():
-            given[name] = cast("Any", kind)(**{field.name: given.pop(field.name) for field in fields(kind)})
+        for name, options in groups.items():
+            # A list that was not given is `None` to typer; its field has the default.
+            found = {one: value for one in options if (value := given.pop(one)) is not None}
+            parsers = {one: parse for one in found if (parse := options[one][1]) is not None}
+            given[name] = hints[name](**found | {one: parse(found[one]) for one, parse in parsers.items()})
         return command(**given)
 
     shown = []
     for name, parameter in inspect.signature(command).parameters.items():
-        inner = get_type_hints(groups[name], include_extras=True) if name in groups else {}
-        shown += (
-            [
-                parameter.replace(name=one.name, default=one.default, annotation=inner[one.name])
-                for one in fields(groups[name])
+        if name in groups:
+            shown += [
+                parameter.replace(name=one.name, default=one.default, annotation=one.annotation)
+                for one, _ in groups[name].values()
             ]
-            if inner
-            else [parameter.replace(annotation=hints[name])]
-        )
+        else:
+            shown.append(parameter.replace(annotation=hints[name]))
     call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # read by typer
     call.__annotations__ = {one.name: one.annotation for one in shown}
     return call
+
+
+def _options_of_group(group: Any) -> dict[str, tuple[inspect.Parameter, Callable[[Any], Any] | None]]:
+    """Return the options of a group, each with what makes its value of the words, if they are not it."""
+    found: dict[str, tuple[inspect.Parameter, Callable[[Any], Any] | None]] = {}
+    for name, annotation in get_type_hints(group, include_extras=True).items():
+        shown, default, parse = annotation, group.__dataclass_fields__[name].default, None
+        match getattr(annotation, "__metadata__", ()):
+            case (Opt(flag=None), *_) | ():
+                continue  # an option that only Python code can give
+            case (Opt(flag=flag) as opt, *_) if flag is not None:
+                kind, parse = flag.kind, flag.parse
+                if default is None or get_origin(kind) is list:
+                    kind, default = kind | None, None
+                shown = Annotated[kind, _typer_option(name, opt)]
+        found[name] = (
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=shown),
+            parse,
+        )
+    return found
 
 
 def command_group(help: str, **more: Any) -> typer.Typer:  # as typer calls it  # noqa: A002

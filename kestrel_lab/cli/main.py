@@ -226,6 +226,7 @@ def _main(argv: list[str]) -> int:
         if message := wrong_usage(error, root, "kestrel", argv):
             _complain(message)
         code = EXIT_USAGE
+    # Before `KestrelError`, which a stopped run is, too.
     except (typer.Abort, KeyboardInterrupt, RunCancelled) as error:
         _complain(str(error) or "stopped")
         return EXIT_CANCELLED
@@ -239,6 +240,7 @@ def _main(argv: list[str]) -> int:
         _complain(_bug_message(error, argv))
         code = EXIT_FAILED
     finally:
+        # A lab that no command asked for is not opened to be closed.
         if "_lab" in frontend.__dict__:
             frontend.lab().close()
     # The codes of a gate are verdicts: whatever kept it from being decided must not look like one.

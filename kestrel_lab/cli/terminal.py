@@ -103,6 +103,7 @@ class TerminalDisplay:
             f" · {head.usage} · {formatting.format_duration(self._lasted)}",
         )
         printed = [row for row in self.view.rows.values() if row.id not in self._open]
+        # The reason is not printed twice: a notice or the answer may have had it.
         shown_before = any(head.reason in row.text for row in printed if isinstance(row, TextRow | NoticeRow))
         return line if shown_before else line.append(f"\n{head.reason}")
 
@@ -265,6 +266,7 @@ class TerminalApprover:
         line: asyncio.Future[str] = loop.create_future()
 
         def read() -> None:
+            # The loop may call it once more before the reader is removed.
             if not line.done():
                 line.set_result(sys.stdin.readline())
 
@@ -272,7 +274,7 @@ class TerminalApprover:
         try:
             return await line
         except asyncio.CancelledError:
-            # The cursor stands behind the question; what follows begins on a line of its own.
+            # The cursor is behind the question; what follows begins on a line of its own.
             self._console.print()
             raise
         finally:

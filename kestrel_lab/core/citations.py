@@ -1,5 +1,4 @@
-"""A span is a piece of text that something said, and where it stands: what claims are held against and what
-answers cite.
+"""Spans: pieces of text with their source and place, which answers cite and claims are checked against.
 
 An answer cites a span by its id in square brackets: `[src/app.py:12-20]` for lines of a file, `[main.2.1]`
 for what a tool call answered, an address for a page. Ids are computed from the log, so the same log always
@@ -12,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, Literal, cast
 
@@ -21,7 +20,7 @@ from kestrel_lab.core.json_types import FrozenStruct, Json
 from kestrel_lab.core.text_files import split_lines
 
 Trust = Literal["workspace", "tool", "untrusted"]
-Standing = Literal["current", "moved", "stale", "gone"]
+CitedStatus = Literal["current", "moved", "stale", "gone"]
 """Where the cited text is now: unchanged, moved within its file, gone from it, or the file is gone."""
 
 _NAME = r"[\w.+@~-]*[\w+@~-]"
@@ -66,22 +65,27 @@ _NOTE = re.compile(r"\n?\[(?:lines \d+ to \d+ of \d+|the last [\d,]+ characters|
 _WEB = frozenset({"fetch_url", "read_web_page", "web_search", "web_fetch"})
 
 
-class Span(FrozenStruct, frozen=True, kw_only=True):
-    """A piece of text with its place."""
+class Place(FrozenStruct, frozen=True, kw_only=True):
+    """A text and where it is from: lines of a file, a page, or a tool call."""
+
+    text: str
+    path: str = ""
+    first: int = 0
+    """Its first line in the file, counted from 1; 0 if it is not lines of a file."""
+    last: int = 0
+    page: str = ""
+    """The address of the page."""
+    call: str = ""
+    """The id of the tool call."""
+
+
+class Span(Place, frozen=True, kw_only=True):
+    """A text that a source said; an answer can cite it."""
 
     id: str
     """What an answer cites it by."""
     source: str
     """The file, page, message or tool that it is from, in words."""
-    text: str
-    path: str = ""
-    first: int = 0
-    """Its first line in the file, counted from 1; 0 where it is not lines of a file."""
-    last: int = 0
-    page: str = ""
-    """The address of the page."""
-    call: str = ""
-    """The tool call that answered it."""
     start: int = 0
     """Where it begins in that answer, in characters."""
     end: int = 0
@@ -95,19 +99,11 @@ class Span(FrozenStruct, frozen=True, kw_only=True):
         return text_digest(self.text)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Citation:
-    """A place that an answer points at."""
+class Citation(Place, frozen=True, kw_only=True):
+    """A place that an answer points at; `text` is the citation as written."""
 
-    text: str
-    """As written."""
     at: int
     """Where it begins in the answer."""
-    path: str = ""
-    first: int = 0
-    last: int = 0
-    call: str = ""
-    page: str = ""
     spaced: str = ""
     """The longer path with spaces that may end in `path`: all the text before it in the same brackets."""
 
@@ -300,7 +296,7 @@ def resolve_citation(
     )
 
 
-def is_current(span: Span, read: Callable[[str], str | None]) -> Standing:
+def is_current(span: Span, read: Callable[[str], str | None]) -> CitedStatus:
     """Return whether the lines of a file are still the same; anything else cannot change and is current."""
     if not span.path:
         return "current"

@@ -49,7 +49,7 @@ _MOST_CAUSES = 20
 _MOST_DEPTH = 5
 _MOST_CHARS = 6_000
 START_STEP = "start_step"
-"""Stands for a tool's name in the question whether an agent may begin a step that needs approval."""
+"""Takes the place of a tool's name when the question is whether a step that needs approval may begin."""
 
 
 class KestrelError(Exception):
@@ -85,7 +85,7 @@ class IllegalTransition(StoreError):
 
 
 class AlreadyDecided(StoreError):
-    """An approval was answered before; the first answer stands."""
+    """An approval was answered before; the first answer counts."""
 
 
 class Fenced(StoreError):
@@ -93,7 +93,7 @@ class Fenced(StoreError):
 
 
 class Damaged(StoreError):
-    """From some event on a run is not what was written; nobody goes on with it."""
+    """The log of a run was changed or lost from some event on; the run cannot be resumed."""
 
     def __init__(self, message: str, *, run_id: str, seq: int) -> None:
         super().__init__(message)
@@ -165,7 +165,7 @@ class ToolError(RunError):
     def __init__(self, message: str, problem: Problem | None = None) -> None:
         super().__init__(message)
         self.problem = problem
-        """What its call ended with, when there was one."""
+        """The problem recorded for its call, if there was a call."""
 
 
 class CodeError(ToolError):
@@ -174,7 +174,7 @@ class CodeError(ToolError):
     def __init__(self, message: str, output: str, *, stopped: bool = False) -> None:
         super().__init__(message)
         self.output = output
-        """What the model reads of it: what it printed, the traceback, what it changed."""
+        """Text for the model: printed output, traceback, and what the code changed."""
         self.stopped = stopped
         """Whether a person stopped it: then the run stops too."""
 
@@ -212,11 +212,11 @@ class RunFailed(RunError):
 
 
 class Signal(KestrelError):
-    """No failure: control flow between the engine and its caller."""
+    """Control flow between the engine and its caller, not a failure."""
 
 
 class ApprovalRequired(Signal):
-    """A call may not go on before a person answers, and no person is here.
+    """A call needs a person's decision, and no approver is connected.
 
     The run waits in the log; `str(error)` says how to approve and how to resume it.
     """
@@ -247,10 +247,10 @@ class RunCancelled(Signal):
 
 
 def most_severe(errors: Iterable[BaseException]) -> BaseException:
-    """Return the one error to raise of several that came together: a failure before a `Signal`, with the
-    other failures as its notes.
+    """Return the error to raise out of several simultaneous ones: a failure rather than a `Signal`, with the
+    other failures as notes.
 
-    A group of errors counts as the errors in it.
+    Groups of errors are flattened.
     """
     found = [one for error in errors for one in _flatten(error)]
     first = min(found, key=lambda error: isinstance(error, Signal))
@@ -261,10 +261,10 @@ def most_severe(errors: Iterable[BaseException]) -> BaseException:
 
 
 def error_text(error: BaseException) -> str:
-    """`error` as its class and message, with its notes, the errors of a group and its causes, on a line each.
+    """Return class and message of `error`, its notes, the errors of a group and its causes, one per line.
 
-    It may be any error of foreign code: one whose message cannot be had, is huge or is no text that can be
-    encoded, one of a hundred in a group, one that is its own cause. Never raises.
+    Never raises, whatever foreign code made the error: its `__str__` may fail or return megabytes or lone
+    surrogates, a group may have hundreds of errors, and an error may be its own cause.
     """
     lines = list(islice(_error_lines(error, frozenset(), 0), _MOST_CAUSES + 1))
     if len(lines) > _MOST_CAUSES:
@@ -282,6 +282,7 @@ def _error_lines(error: BaseException, above: frozenset[int], depth: int) -> Ite
     inner = [("- ", one) for one in error.exceptions] if isinstance(error, BaseExceptionGroup) else []
     cause = error.__cause__
     for mark, one in [*inner, *([("caused by ", cause)] if cause is not None else [])]:
+        # An error may be among its own causes, and chains may be long.
         if id(one) in above or depth >= _MOST_DEPTH:
             continue
         first, *more = islice(_error_lines(one, above, depth + 1), _MOST_CAUSES + 1)
@@ -293,7 +294,7 @@ def _message(error: BaseException) -> str:
     try:
         return _part(str(error))
     except Exception as failed:  # the class of the error is foreign code  # noqa: BLE001
-        return f"(its message cannot be had: __str__ raised {type(failed).__name__}; args: {_args(error)})"
+        return f"(no message: __str__ raised {type(failed).__name__}; args: {_args(error)})"
 
 
 def _args(error: BaseException) -> str:

@@ -84,9 +84,19 @@ def values_in(text: str, opening: str = "{") -> Iterator[Json]:
         at = end - 1
 
 
+def sorted_json(value: object) -> str:
+    """JSON text that is equal for equal content, whatever the order of keys."""
+    return _SORTED.encode(value)
+
+
 def content_key(*parts: object) -> str:
     """A hash that is equal for equal JSON content, whatever the order of keys (SHA-256, 32 hex digits)."""
-    return hashlib.sha256(_SORTED.encode(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return text_key(sorted_json(parts))
+
+
+def text_key(text: str) -> str:
+    """The hash that `content_key` has for the content whose `sorted_json` is `text`."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 # Structs are defined, made and encoded in C. As frozen dataclasses the classes of events alone were a third

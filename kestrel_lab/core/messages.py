@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -155,11 +155,32 @@ class ToolSpec(FrozenStruct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def chars(self) -> int:
-        """The characters that a model is told of it; counted once."""
+        """Length of what a model reads of it, in characters; counted once."""
         return len(self.name) + len(self.description) + len(json.dumps(self.schema))
 
 
-class ModelRequest(FrozenStruct, frozen=True, kw_only=True):
+class Sampling(FrozenStruct, frozen=True, kw_only=True):
+    """Parameters of a request to a model. `None` and an empty `stop` leave the provider's own value."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    """The most tokens of one answer, reasoning included where the provider counts it so."""
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    """Texts at which the model stops."""
+    reasoning_effort: str | None = None
+    """`none`, `minimal`, `low`, `medium`, `high` or another word that the provider knows."""
+    response_format: dict[str, Json] | None = None
+    """As the provider takes it. A step or request with a schema of its own sends that instead."""
+    timeout_s: float | None = None
+    """Seconds of silence after which a call fails, as one whose endpoint hangs; 120 by default.
+
+    The answer does not depend on it. The limit `model_seconds` bounds the whole call.
+    """
+
+
+class ModelRequest(Sampling, frozen=True, kw_only=True):
     """One question to a model.
 
     `messages` may be a live list that later turns append to: read it during the call, keep no reference.
@@ -169,18 +190,6 @@ class ModelRequest(FrozenStruct, frozen=True, kw_only=True):
     tools: tuple[ToolSpec, ...] = ()
     schema: dict[str, Json] | None = None
     """JSON Schema that the answer's text must match, where the provider can enforce one."""
-    temperature: float | None = None
-    max_tokens: int | None = None
-    seed: int | None = None
-    top_p: float | None = None
-    stop: tuple[str, ...] = ()
-    """Texts at which the model stops."""
-    reasoning_effort: str | None = None
-    """Reasoning effort: `none`, `minimal`, `low`, `medium`, `high`, or the provider's own word."""
-    response_format: dict[str, Json] | None = None
-    """The provider's `response_format` as it is sent; `schema` goes before it."""
-    timeout_s: float | None = None
-    """Seconds of silence after which the call fails; the answer does not depend on it."""
     stream: bool = True
     """Whether somebody watches the text as it comes; a whole answer is cheaper to receive."""
 
@@ -234,30 +243,11 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelParams:
-    """Parameters of a model. `None` and an empty `stop` leave the provider's own value; a provider that does
-    not know one is not sent it.
+class ModelParams(Sampling, frozen=True, kw_only=True):
+    """Parameters that a run, a step, an agent or a suite sets. A provider gets only those that it knows.
 
     Raises `UsageError` for a value of another type, a negative temperature, a `top_p` outside of 0 to 1, and
     `max_tokens` below 1.
-    """
-
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int | None = None
-    """The most tokens of one answer, reasoning included where the provider counts it so."""
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    """Texts at which the model stops."""
-    reasoning_effort: str | None = None
-    """`none`, `minimal`, `low`, `medium`, `high` or another word that the provider knows."""
-    response_format: dict[str, Json] | None = None
-    """As the provider takes it. A step with a schema of its own sends that."""
-    timeout_s: float | None = None
-    """Seconds of silence after which a call fails, as one whose endpoint hangs; 120 by default.
-
-    The limit `model_seconds` bounds it whole.
     """
 
     def __post_init__(self) -> None:
@@ -307,9 +297,9 @@ class ModelParams:
         if self is NO_PARAMS:
             return request
         unset = {
-            one.name: getattr(self, one.name)
-            for one in fields(self)
-            if getattr(request, one.name) in (None, ()) and getattr(self, one.name) not in (None, ())
+            name: value
+            for name in _KINDS
+            if getattr(request, name) in (None, ()) and (value := getattr(self, name)) not in (None, ())
         }
         return replace(request, **unset) if unset else request
 

@@ -96,7 +96,7 @@ class Plan:
 
     def needs(self) -> dict[str, tuple[str, ...]]:
         """For each step, the steps it waits for: named ones, producers of its inputs, and what these grew."""
-        # Asked for several times for each run.
+        # Cached: each run asks several times, and a plan never changes.
         if self._waits is None:
             object.__setattr__(self, "_waits", self._needs(self._producers()))
         assert self._waits is not None
@@ -104,12 +104,13 @@ class Plan:
 
     def growth(self) -> Mapping[str, tuple[str, ...]]:
         """For each step that grew others, all that came of it, in the order of the plan."""
-        # Asked for several times for each step of a run.
+        # Cached: each step of a run asks several times.
         if self._growth is not None:
             return self._growth
         parents = {step.id: step.parent for step in self.steps if step.parent}
         found: dict[str, list[str]] = {}
         for name in parents:
+            # A damaged log may name a step as its own ancestor.
             above, seen = parents.get(name), {name}
             while above is not None and above not in seen:
                 found.setdefault(above, []).append(name)
@@ -151,10 +152,11 @@ class Plan:
         )
 
     def ends(self, among: Collection[str] | None = None) -> tuple[Step, ...]:
-        """The steps that nothing waits for, of all or `among` some: of all, their answers are the run's.
+        """Return the steps that no other step waits for, among all or some. Those of all give the run's
+        answer.
 
-        A report on an answer is none: what only a report at the end waits for is an end, unless there are but
-        reports.
+        A final report on an answer does not count: a step that only such a report waits for is an end. If all
+        ends are reports, they count.
         """
         if among is None and len(self.steps) == 1:
             return self.steps
@@ -172,6 +174,7 @@ class Plan:
         place = {step.id: number for number, step in enumerate(self.steps)}
         found: dict[str, tuple[str, ...]] = {}
         for step in self.steps:
+            # A step that another one added cannot start before that one ends.
             waits = [step.parent, *step.depends_on] if step.parent else list(step.depends_on)
             for name in step.consumes:
                 key = artifact_key(step, name)
@@ -187,6 +190,7 @@ class Plan:
                         if name in step.produces
                         else f"step {step.id!r} consumes {name!r}, which no step produces"
                     )
+            # Whoever waits for a step waits for all that it adds, except those added steps themselves.
             if growth:
                 waits = [
                     name
@@ -205,10 +209,10 @@ class Plan:
         *,
         there: bool,
     ) -> str | None:
-        """The last producer written before `step`, else what was there before the first step, else the first
-        producer.
+        """Return the last producer written before `step`, else `None` if the artifact was there before the
+        first step, else the first producer.
 
-        A step that was given is not told of grown ones.
+        A step of the original plan never reads from steps that were added later.
         """
         others = [
             name
@@ -236,8 +240,10 @@ class Plan:
             for name in step.produces:
                 key = artifact_key(step, name)
                 earlier = producers.get(key, ())
+                # A step that was added while the plan ran, or that also consumes the artifact, makes its next
+                # version.
                 if step.parent or name in step.consumes:
-                    pass  # it is the next version
+                    pass
                 elif earlier:
                     raise UsageError(f"steps {earlier[0]!r} and {step.id!r} both produce {name!r}")
                 elif key in self.artifacts:

@@ -35,7 +35,7 @@ CONFIDENT: Final[dict[str, Json]] = {
     "required": ["answer", "confidence"],
     "additionalProperties": False,
 }
-"""JSON Schema of an answer with how sure its agent is of it, by its own account."""
+"""JSON Schema of an answer with the confidence that its agent states."""
 
 AtLimit = Literal["fail", "continue"]
 """What a loop or graph does at its limit: fail the run, or go on with its last result and say so."""
@@ -43,10 +43,10 @@ AtLimit = Literal["fail", "continue"]
 
 @dataclass(frozen=True, kw_only=True)
 class Repeats:
-    """How far a loop, or a graph whose edges lead back, goes on."""
+    """State and limits of a loop, or of a graph with cycles."""
 
     state: Mapping[str, Json] = field(default_factory=dict)
-    """Artifacts before the first round or node, and their values; steps that make them bring them up to date.
+    """Artifacts and their values before the first round or node; steps that produce them replace the values.
     """
     limit: int | None = None
     """Most rounds of a loop, or visits of all nodes of a graph together; needed where edges lead back."""
@@ -56,23 +56,23 @@ class Repeats:
     """The artifact that is the answer; by default what the last step or wave makes."""
 
     def args(self) -> dict[str, Json]:
-        """Return what the operation is told of it: the state is in the plan."""
+        """Return the operation's arguments; its state is in the plan."""
         return {"limit": self.limit, "at_limit": self.at_limit, "result": self.result}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unsure:
-    """What becomes of a choice that its agent is not sure enough of."""
+    """What a router does when it is not sure enough of its choice."""
 
     below: float = field(default=0.0, metadata={"ge": 0, "le": 1})
     """Confidence of the router below which `otherwise` is taken."""
     otherwise: str = ""
-    """The route for what the router is not sure of."""
+    """The route to take then."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Voting:
-    """How a council comes to its vote, and when that is split."""
+    """The rounds of a council, and when its vote counts as split."""
 
     rounds: int = field(default=2, metadata={"ge": 1, "le": MAX_COUNCIL_ROUNDS})
     """Rounds before the vote."""
@@ -87,11 +87,11 @@ _USUAL_VOTING: Final = Voting()
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A step that has its place in a shape: what it waits for comes from there."""
+    """A step of a shape; the shape decides what it depends on."""
 
     step: Step
     fed: bool = False
-    """Whether it is also given what those before it make."""
+    """Whether it also consumes what the steps before it produce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def in_sequence(parts: Iterable[Part]) -> Shape:
 
 
 def side_by_side(parts: Sequence[Part], join: Part | None = None) -> Shape:
-    """All at once; then `join`, which is given what all of them made."""
+    """Return the steps to run in parallel, then `join`, which consumes what they produce if it is `fed`."""
     steps = tuple(part.step for part in parts)
     if join is None:
         return Shape(steps)
@@ -133,9 +133,10 @@ def side_by_side(parts: Sequence[Part], join: Part | None = None) -> Shape:
 
 
 def loop_plan(parts: Sequence[Part], repeats: Repeats, *, until: str, name: str = "loop") -> Shape:
-    """The parts in sequence, again and again until the condition `until` holds, at most `limit` rounds.
+    """Return a plan that repeats the parts in sequence until `until` holds, at most `limit` times.
 
-    What the parts make is theirs in the next round too; before it is made it is null, or as the state says.
+    Each round can read what the round before produced. In the first round these artifacts are null, or as
+    the state says.
     Raises `UsageError` for a condition that cannot be read, and a limit out of bounds.
     """
     _check_limit(repeats.limit, MAX_ROUNDS)
@@ -346,11 +347,10 @@ def escalation_plan(tiers: Sequence[Part], *, below: float = 0.0, name: str = "e
 
 
 def plan_step(step_id: str, plan: Plan, inputs: Mapping[str, Json] | None = None) -> Step:
-    """Return the step that carries out `plan` with artifacts of its own names; its answer is what the last
-    steps of the plan answer.
+    """Return the step that runs `plan`, whose artifacts have names of their own; its answer is that of the
+    last steps of the plan.
 
-    `inputs` are further artifacts of the plan, `{{name}}` in them stands for one of the plan that the step is
-    in.
+    `inputs` are further artifacts of the plan. In them `{{name}}` is an artifact of the outer plan.
     """
     return Step(
         id=step_id,

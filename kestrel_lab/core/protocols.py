@@ -21,7 +21,7 @@ OnDelta = Callable[[str], None]
 """Receives each piece of text as a model streams it."""
 Handler = Callable[["Call"], Awaitable["Result"]]
 Listener = Callable[["Event"], None]
-"""Told of each event of a run at once, on the run's event loop; must not block."""
+"""Called with each event of a run at once, on the run's event loop; must not block."""
 
 
 @runtime_checkable
@@ -35,16 +35,16 @@ class Model(Protocol):
 
     @property
     def kind(self) -> ModelKind:
-        """The kind of what answers, shown beside every result: a real model, a script, or a recording."""
+        """Whether a real model, a script or a recording answers; shown beside every result."""
         ...
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer; raises `ModelError`, with `transient=True` where trying again may help."""
+        """Return the answer; raises `ModelError`, with `transient=True` if trying again may help."""
         ...
 
 
 class Middleware(Protocol):
-    """Something that happens around a call."""
+    """Wraps every call of a run: may change, answer or refuse it."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Answer `call`, usually by awaiting `proceed(call)`."""
@@ -52,7 +52,7 @@ class Middleware(Protocol):
 
 
 class Approver(Protocol):
-    """Somebody who can decide on a risky call: a panel, a terminal, a program."""
+    """Decides on risky calls: a panel, a terminal, a program."""
 
     async def __call__(self, asked: ApprovalAsked) -> ApprovalGiven:
         """Wait for the decision. Cancelled when the call was decided elsewhere."""
@@ -78,25 +78,25 @@ class Trial:
     """The state that the scenario's tools acted on, as it was left; `None` where they have none of their own.
     """
     sandbox: Any = None
-    """What commands of checks are held in, a `tools.sandbox.levels.Sandbox`; `None` for the best there is."""
+    """The `tools.sandbox.levels.Sandbox` for commands of checks; `None` for the best available."""
     read_only: bool = False
-    """Whether the workspace is not to be written, as an installed package."""
+    """Whether checks must not write the workspace, such as an installed package."""
 
 
 class Memory(Protocol):
     """Keeps what later runs in the same workspace should know."""
 
     async def recall(self, query: NoteQuery) -> tuple[Note, ...]:
-        """The notes that are asked for, the most useful first.
+        """Return the notes that match `query`, the most useful first.
 
-        The user's preferences have to do with everything.
+        Preferences of the user match every query.
         """
         ...
 
     async def remember(self, note: Note, *, workspace: str) -> bool:
-        """Keep `note`; returns whether it is new, or was kept under the same id before.
+        """Store `note`; return true if it is new, or was stored under the same id before.
 
-        Again is the same as once.
+        Idempotent for notes with an id.
         """
         ...
 
@@ -107,7 +107,7 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A file that has to do with a goal, and the lines that say so."""
+    """A file that is relevant to a goal, with the matching lines."""
 
     path: str
     lines: tuple[tuple[int, str], ...]
@@ -125,11 +125,11 @@ class GatheredContext:
     gaps: tuple[str, ...] = ()
     """Words of the goal that were found nowhere."""
     steps: tuple[RetrievalStep, ...] = ()
-    """How they were looked up, for the log; empty where that is not told."""
+    """How they were looked up, for the log; may be empty."""
 
 
 class Gatherer(Protocol):
-    """Finds what a workspace holds that has to do with a goal."""
+    """Finds files of a workspace that are relevant to a goal."""
 
     async def __call__(self, query: str, workspace: Path, top_k: int) -> GatheredContext:
         """At most `top_k` sources."""
@@ -139,18 +139,17 @@ class Gatherer(Protocol):
 class Check(Protocol):
     """Judges a finished run.
 
-    A check that looks at no more than the trial's goal, answer, records and expectation says so by `needs =
-    ""`: it can judge a stored run again. What else it needs it names there; one without that is taken to need
-    the workspace.
+    A check may declare in `needs` what it reads besides the trial's goal, answer, records and expectation.
+    With `needs = ""` it can judge a stored run again. Without the attribute, it needs the workspace.
     """
 
     @property
     def label(self) -> str:
-        """The check in words; names its column."""
+        """A short text that names the check; the heading of its column."""
         ...
 
     async def __call__(self, trial: Trial) -> Score:
-        """Return an opinion; raise only if no opinion can be formed."""
+        """Return the score; raise an error only if the trial cannot be judged."""
         ...
 
 
@@ -167,7 +166,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """An answer of which somebody says that it reaches a goal."""
+    """An answer to verify: somebody claims that it reaches the goal."""
 
     goal: str
     answer: str
@@ -197,7 +196,7 @@ class Verifier(Protocol):
         ...
 
     async def __call__(self, claim: Claim) -> Verification:
-        """Judge; raises a `RunError` if no verdict can be had."""
+        """Return the verdict; raises a `RunError` if there is none."""
         ...
 
 
@@ -219,24 +218,24 @@ class Watcher(Approver, Protocol):
         ...
 
     def close(self) -> None:
-        """Show it no longer as one that works; again does nothing."""
+        """Stop showing the run as working; repeated calls do nothing."""
         ...
 
 
 class Surroundings(Protocol):
-    """Where the program runs, if somebody looks there: a notebook."""
+    """The place where a person may watch the program: a notebook."""
 
     def watcher(self) -> Watcher | None:
-        """Return what shows the run that is about to begin; `None` where nobody would see it."""
+        """Return what shows the run that is about to begin; `None` if nobody would see it."""
         ...
 
     def reporter(self) -> Reporter | None:
-        """Return what shows a job that takes long; `None` where nobody would see it."""
+        """Return what shows the progress of a long job; `None` if nobody would see it."""
         ...
 
 
 class Reporter(Protocol):
-    """Told how far a long job is: a progress bar in a terminal or a notebook."""
+    """Shows the progress of a long job: a bar in a terminal or a notebook."""
 
     def __call__(self, done: int, total: int, note: str) -> None:
         """`done` of `total` units are finished."""

@@ -14,9 +14,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from kestrel_lab.core.json_types import Json
 
 REDACTED: Final = "[REDACTED]"
-"""Stands where a secret was."""
+"""Replaces a secret."""
 MIN_SECRET: Final = 8
-"""Characters of a variable's value from which on it can be told from an ordinary word."""
+"""Shortest value of a variable that is redacted: a shorter one could be an ordinary word."""
 LONGEST: Final = 1024
 """Longest token that can be a key; streamed text is held back by as much, so that none is split."""
 
@@ -26,12 +26,12 @@ SECRET_NAME: Final = re.compile(
 """A variable of such a name holds a secret."""
 KEY_LIKE: Final = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    # The first letter and what stands before it are looked at once for all: a text is passed over four times
+    # The first letter and what is before it are tested once for all forms: that makes the search four times
     # as fast.
     r"|(?<!\w)(?=[eghnprstxA])(?:(?:AKIA|ASIA)[0-9A-Z]{16}(?!\w)"
     # a JSON web token; bounded where many may begin in one word
     r"|eyJ(?:(?<!-eyJ)[\w-]{10,}|[\w-]{10,1024})\.[\w-]{10,}\.[\w-]+"
-    # whoever sells models or code
+    # keys of providers of models and of code hosting
     r"|(?<!-)(?:(?:sk|rk|pk)[-_]|gh[opsur]_|github_pat_|glpat-|hf_|gsk_|xai-|pypi-|npm_|r8_|tvly-|AIza)[\w-]{20,}"
     r"|(?<!-)xox[abeprs]-[\w-]{10,})"
     r"|(?<=[rR] )(?i:(?<=\bbearer )[\w.~+/=-]{20,})"
@@ -67,11 +67,11 @@ def shown_url(url: str) -> str:
 
 
 def url_secrets(url: str) -> frozenset[str]:
-    """Return the parts of an address that an error may quote and nobody is to be shown."""
+    """Return the secret parts of an address, which errors of libraries may quote."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        # As above: without parts to tell apart all of it counts as secret.
+        # As above: an address that cannot be split counts as secret as a whole.
         return frozenset({url.partition("://")[2]}) - {""}
     user = parts.netloc.rpartition("@")[0]
     password = user.partition(":")[2]
@@ -80,10 +80,10 @@ def url_secrets(url: str) -> frozenset[str]:
 
 
 def _encodings(value: str) -> Iterator[str]:
-    """A value and its usual encodings; of base64 the part that is the same at any offset."""
+    """Yield a value and its usual encodings; in base64, the part that is the same at any offset."""
     content = value.encode("utf-8", "surrogateescape")
     yield from (value, value.strip(), quote(value, safe=""), json.dumps(value)[1:-1], content.hex())
-    # As bytes are looked through that may be cut anywhere.
+    # For bytes that may be cut within a character, and are searched as Latin-1.
     yield content.decode("latin-1")
     for before in range(3):
         encoded = b64encode(bytes(before) + content).decode("ascii")
@@ -93,7 +93,7 @@ def _encodings(value: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Redactor:
-    """Replaces secrets by `REDACTED`; what was replaced already stays as it is."""
+    """Replaces secrets by `REDACTED`; redacting twice changes nothing."""
 
     values: frozenset[str] = field(default_factory=frozenset, repr=False)
 
@@ -108,7 +108,7 @@ class Redactor:
 
     @property
     def margin(self) -> int:
-        """The number of characters at a cut that may be an unrecognisable part of a secret."""
+        """How many characters next to a cut may belong to a secret that the cut made unrecognisable."""
         return max([LONGEST, *map(len, self.values)])
 
     def text(self, text: str) -> str:
@@ -132,10 +132,10 @@ class Redactor:
         return value
 
     def settled(self, text: str) -> int:
-        """Return how many characters at the beginning of `text` can be redacted and shown although more may
-        follow.
+        """Return how many characters of the beginning of `text` can be redacted and shown now, although more
+        text may follow.
 
-        What is behind may be the beginning of a secret. Never cuts through one.
+        The rest may be the beginning of a secret. The cut is never within a secret.
         """
         tail = text[-LONGEST:]
         cut = len(text) - (len(tail) - len(tail.rstrip(_IN_KEYS)))

@@ -12,6 +12,8 @@ from kestrel_lab.core.json_types import Json
 MAX_TOOL_CALLS_PER_TURN = 5
 """Tool calls of one model turn that are carried out at once; further ones follow in the next batch."""
 
+EARLY_STOPPING = "early_stopping"
+"""The limit, in the end of a run, of one that was ended because it could not succeed any more."""
 _COUNTED = ("cycles", "tokens", "messages", "context_tokens", "calls_per_turn", "steps_at_once")
 _ALWAYS = ("calls_per_turn", "steps_at_once")
 

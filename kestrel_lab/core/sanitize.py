@@ -1,4 +1,4 @@
-"""Making foreign text harmless and short: what a terminal, a notebook and a model may be shown."""
+"""Makes foreign text harmless and short before a terminal, a notebook or a model gets it."""
 
 import re
 from pathlib import Path
@@ -29,14 +29,14 @@ def sanitize_text(text: str) -> str:
 
 
 def last_shown(line: str) -> str:
-    """What a terminal shows of a line in the end: without escapes, and without what was drawn over."""
+    """Return what a terminal shows of a line in the end: no escapes, and nothing that was overwritten."""
     pieces = [_CONTROLS.sub("", piece) for piece in _ESCAPES.sub("", line).split("\r")]
     return next((piece for piece in reversed(pieces) if piece.strip()), "")
 
 
 def overwrite_lines(text: str, before: str = "") -> str:
-    """`before` and `text` behind it as a terminal shows them: what follows a carriage return replaces the
-    line before it, as the bar of `tqdm` does.
+    """Return `before` followed by `text` as a terminal shows them: a carriage return overwrites the current
+    line, as progress bars do.
     """
     for number, piece in enumerate(text.replace("\r\n", "\n").split("\r")):
         if number and piece and not piece.startswith("\n"):
@@ -46,7 +46,7 @@ def overwrite_lines(text: str, before: str = "") -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be stored and sent; a name of a file that is not UTF-8 has lone surrogates."""
+    """Whether a text can be stored and sent. Python gives file names that are not UTF-8 lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -60,10 +60,10 @@ def escape_surrogates(text: str) -> str:
 
 
 def head_tail(text: str, limit: int) -> tuple[str, bool]:
-    """At most about `limit` characters: the beginning and the end, with a line between that says how much is
-    left out.
+    """Shorten `text` to about `limit` characters: its beginning and end, and a line between them that says
+    how much is left out.
 
-    Returns the text and whether something was left out.
+    Return the text and whether something was left out.
     """
     if len(text) <= limit:
         return text, False
@@ -74,9 +74,7 @@ def head_tail(text: str, limit: int) -> tuple[str, bool]:
 
 
 def full_stop(text: object) -> str:
-    """Return a text of unknown origin as a sentence: with one full stop at its end, whether it had one or
-    not.
-    """
+    """Return a text with exactly one full stop at its end."""
     return f"{str(text).rstrip().rstrip('.')}."
 
 
@@ -87,7 +85,7 @@ def one_line(text: str, limit: int = 80) -> str:
 
 
 def shown_folder(path: str | Path) -> str:
-    """The folder relative to here where possible, so that a saved output does not show where it lies."""
+    """Return the folder relative to the current one if possible, so that saved outputs show no full path."""
     shown = shown_path(Path(path))
     return "this folder" if shown == "." else shown
 

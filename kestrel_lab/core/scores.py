@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 from kestrel_lab.core.calls import Usage
 
@@ -62,3 +62,6 @@ class LogCheck:
 
     __slots__ = ()
     needs: ClassVar[str] = ""
+    final: ClassVar[Literal["", "pass", "fail"]] = ""
+    """The verdict that no later event of a run changes once it is reached; `value` goes that way only, too.
+    """

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from kestrel_lab.core.calls import PREVIEWING, Usage
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
@@ -35,6 +37,8 @@ from kestrel_lab.core.run_types import RunStatus
 
 E = TypeVar("E")
 _SESSION_BEGINS = (RunResumed, RunForked)
+_UNMETERED: set[type] = set()
+"""Types of events of which only the time counts, as `UsageMeter.take` found out."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -45,18 +49,8 @@ class UsageMeter:
     model. Time passes once: it is worked, waited for a person, idle, or away.
     """
 
-    tokens_in: int = 0
-    tokens_out: int = 0
-    cost_usd: float = 0.0
-    unpriced: int = 0
-    """Answers whose price is not known; `cost_usd` leaves them out."""
-    unmetered: int = 0
-    """Answers whose tokens are not known; `tokens_in` and `tokens_out` leave them out."""
-    model_calls: int = 0
-    tool_calls: int = 0
-    tokens_cached: int = 0
-    tokens_cache_written: int = 0
-    tokens_reasoning: int = 0
+    usage: Usage = Usage()  # frozen, so shared
+    """Tokens, money and calls."""
     hits: int = 0
     """Answers that came from a store, of those that might have:"""
     lookups: int = 0
@@ -78,11 +72,6 @@ class UsageMeter:
     """The time up to which idle time is counted; in the future while a step waits for its next attempt."""
     last_at: float | None = None
 
-    @property
-    def usage(self) -> Usage:
-        """Return tokens, money and calls."""
-        return Usage(**{name: getattr(self, name) for name in Usage.__struct_fields__})
-
     def take(self, event: Event, at: float) -> None:  # one case per event  # noqa: C901
         """Take in an event that happened `at` seconds since 1970."""
         last = at if self.last_at is None else self.last_at
@@ -99,9 +88,12 @@ class UsageMeter:
             self.waiting_s += until - last
         else:
             paused = min(until, self.idle_until) - last if self.idle_until > last else 0.0
-            paused = max(paused, min(_previewing(event), until - last))
+            if type(event) in _PREVIEWS:
+                paused = max(paused, min(_previewing(event), until - last))
             self.idle_s += paused
             self.working_s += until - last - paused
+        if type(event) in _UNMETERED:
+            return
         match event:
             case ModelCalled():
                 self.turns += 1
@@ -109,7 +101,7 @@ class UsageMeter:
             case ModelAnswered():
                 self._model_answered(event, at)
             case ToolAnswered():
-                self.tool_calls += 1
+                self.usage = replace(self.usage, tool_calls=self.usage.tool_calls + 1)
                 if not event.given:
                     self.hits += event.cached
                     self.lookups += event.cacheable or event.cached
@@ -126,6 +118,8 @@ class UsageMeter:
                 self.questions.clear()
                 self.turns -= len(self.asking)
                 self.asking.clear()
+            case _:  # no case above has a condition beside the type, so this holds for all of the type
+                _UNMETERED.add(type(event))
 
     def _model_answered(self, event: ModelAnswered, at: float) -> None:
         self.asking.discard(event.step)
@@ -140,15 +134,20 @@ class UsageMeter:
         self.lookups += event.cached
         if event.cached:
             return
-        self.model_calls += 1
-        self.tokens_in += event.tokens_in
-        self.tokens_out += event.tokens_out
-        self.tokens_cached += event.tokens_cached
-        self.tokens_cache_written += event.tokens_cache_written
-        self.tokens_reasoning += event.tokens_reasoning
-        self.cost_usd += event.cost_usd or 0.0
-        self.unpriced += event.cost_usd is None and event.error is None
-        self.unmetered += not event.metered
+        self.usage += Usage(
+            model_calls=1,
+            tokens_in=event.tokens_in,
+            tokens_out=event.tokens_out,
+            tokens_cached=event.tokens_cached,
+            tokens_cache_written=event.tokens_cache_written,
+            tokens_reasoning=event.tokens_reasoning,
+            cost_usd=event.cost_usd or 0.0,
+            unpriced=int(event.cost_usd is None and event.error is None),
+            unmetered=int(not event.metered),
+        )
+
+
+_PREVIEWS = (KernelPreviewed, ApprovalAsked)
 
 
 def _previewing(event: Event) -> float:
@@ -232,11 +231,11 @@ class IdleTime:
     backoff: float = 0.0
     """Between its attempts, because the one before had failed or was refused."""
     hold: Callable[[], None] = _no_pause
-    """Told when it begins to wait."""
+    """Called when it begins to wait."""
     release: Callable[[], None] = _no_pause
-    """Told when it goes on."""
+    """Called when it goes on."""
     give_back: Callable[[float], None] = _no_pause
-    """Told how many seconds were no work, where that shows only afterwards."""
+    """Called with seconds that turn out afterwards not to have been work."""
 
     def lose(self, seconds: float) -> None:
         """Count the seconds of an attempt that the endpoint let fail: they were no work of the agent."""

@@ -1,4 +1,4 @@
-"""What a build server is told of suites: verdict, comment, pages and JUnit XML, on each kind of server."""
+"""Reports of suites on build servers: verdict, comment, pages and JUnit XML, for each kind of server."""
 
 from __future__ import annotations
 

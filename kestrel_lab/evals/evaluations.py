@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.evals.options import Selection
+from kestrel_lab.evals.options import (
+    AblationOptions,
+    RerunOptions,
+    Selection,
+    StoredSelection,
+    SummaryOptions,
+)
 from kestrel_lab.evals.shared.transfer import SharedResults
 from kestrel_lab.evals.stored.scans import Reading
 from kestrel_lab.runtime.options import check_names, takes_options
@@ -15,9 +21,7 @@ from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import blocking_twin
 
 if TYPE_CHECKING:
-    from kestrel_lab.core.protocols import Model
     from kestrel_lab.evals.blame.receipt import Receipt
-    from kestrel_lab.evals.blame.rerun import GivenCheck
     from kestrel_lab.evals.blame.shrink import Shrunk
     from kestrel_lab.evals.commits.bisect_result import BisectResult
     from kestrel_lab.evals.commits.compare import Comparison
@@ -40,21 +44,16 @@ class Failures:
 
     _lab: Services
 
+    @takes_options(RerunOptions)
     async def blame(
         self,
         run: str | Run,
         *,
-        suite: str | Path | Suite | None = None,
-        checks: Sequence[GivenCheck] = (),
-        model: str | Model | None = None,
-        approve: str | None = None,
-        runs: float = 40,
-        cost: float | None = None,
         each: int = 1,
         change: str | Sequence[str] = (),
         repair: bool = False,
         tries: int = 10,
-        reporter: Reporter | None = None,
+        **how: Unpack[RerunOptions],
     ) -> Receipt:
         """Find the turn that made a run fail, by making turns of it anew in private copies.
 
@@ -62,68 +61,47 @@ class Failures:
         name; of any other run `checks` do, such as `"answer_contains: '42'"`, or the scenario of `suite` that
         has the goal of the run. Each fork is made where it tells most, `each` times at once, until a set of
         at most three turns holds the decisive one with 90 %, no single turn is to blame with 90 %, or the
-        budget of `runs` like this one, or of `cost` in US dollars, ends. Asked again it goes on where it was.
+        budget of `runs` like this one (40), or of `cost` in US dollars, ends. Asked again it goes on where it
+        was. `model` makes the re-runs in the place of the run's own, under the policy `approve`.
 
         With `change`, a line or several, or with `repair`, lines that the model proposes, the likeliest turn
-        is made anew `tries` times with each line before the model.
+        is made anew `tries` times with each line before the model, as far as the budget goes.
 
         Gives the receipt: `.steps`, `.posterior`, `.before`, `.after`, `.frame`, `.plot()`, `.write(path)`.
         Calls that reach outside of the copy are answered from the log; it says which. Raises `UsageError` for
         a run that has not ended or passed, for one whose tools or files are not there any more, and where
         nothing says what success is.
         """
-        from kestrel_lab.evals.blame.blame import Budget, blame_run
+        from kestrel_lab.evals.blame.blame import blame_run
 
-        if reporter is None and self._lab.surroundings is not None:
-            reporter = self._lab.surroundings.reporter()
         return await blame_run(
             self._lab,
             run if isinstance(run, str) else run.id,
-            suite=suite,
-            checks=checks,
-            model=model,
-            approve=approve,
-            budget=Budget(runs=runs, cost=cost),
+            self._options(40, how),
             each=each,
             changes=(change,) if isinstance(change, str) else change,
             repair=repair,
             tries=tries,
-            reporter=reporter,
         )
 
-    async def shrink(
-        self,
-        run: str | Run,
-        *,
-        suite: str | Path | Suite | None = None,
-        checks: Sequence[GivenCheck] = (),
-        model: str | Model | None = None,
-        runs: float = 10,
-        cost: float | None = None,
-        reporter: Reporter | None = None,
-    ) -> Shrunk:
+    @takes_options(RerunOptions)
+    async def shrink(self, run: str | Run, **how: Unpack[RerunOptions]) -> Shrunk:
         """Find the least with which a run still fails, and draft a scenario of it.
 
         Turns of its history, files, tools and paragraphs of guidance are left out; a candidate is kept if at
         least 80 % of its replays, each in a throw-away folder, fail by the same checks, and no call fails
-        where none did before. `suite` and `checks` say what success is, as for `blame`; `runs` and `cost` are
-        the budget. `.write(path)` makes the scenario file. Raises `UsageError` as `blame` does, and for runs
-        that called what reaches outside of the workspace.
+        where none did before. `suite` and `checks` say what success is, as for `blame`, whose receipt is used
+        where there is one; `runs` (10) and `cost` are the budget. `.write(path)` makes the scenario file.
+        Raises `UsageError` as `blame` does, and for runs that called what reaches outside of the workspace.
         """
-        from kestrel_lab.evals.blame.blame import Budget
         from kestrel_lab.evals.blame.shrink import shrink_run
 
-        if reporter is None and self._lab.surroundings is not None:
-            reporter = self._lab.surroundings.reporter()
-        return await shrink_run(
-            self._lab,
-            run if isinstance(run, str) else run.id,
-            suite=suite,
-            checks=checks,
-            model=model,
-            budget=Budget(runs=runs, cost=cost),
-            reporter=reporter,
-        )
+        return await shrink_run(self._lab, run if isinstance(run, str) else run.id, self._options(10, how))
+
+    def _options(self, runs: float, how: RerunOptions) -> RerunOptions:
+        """Return the options with a budget, and with the bar of these surroundings where none is given."""
+        reporter = None if self._lab.surroundings is None else self._lab.surroundings.reporter()
+        return {"runs": runs, **how, "reporter": how.get("reporter") or reporter}
 
     blame_sync = blocking_twin(blame)
     shrink_sync = blocking_twin(shrink)
@@ -173,10 +151,8 @@ class Arms:
         """
         from kestrel_lab.evals.commits.compare import compare_configs_in_turns
 
-        if reporter is None and self._lab.surroundings is not None:
-            reporter = self._lab.surroundings.reporter()
         return await compare_configs_in_turns(
-            self._lab, suite, base, head, design=design, reporter=reporter, **options
+            self._lab, suite, base, head, design=design, reporter=self._lab.reporter(reporter), **options
         )
 
     compare_in_turns_sync = blocking_twin(compare_in_turns)
@@ -195,12 +171,13 @@ class Arms:
         """
         from kestrel_lab.evals.commits.sequential_gate import gate_in_turns
 
-        if reporter is None and self._lab.surroundings is not None:
-            reporter = self._lab.surroundings.reporter()
-        return await gate_in_turns(self._lab, suite, design=design, reporter=reporter, **options)
+        return await gate_in_turns(
+            self._lab, suite, design=design, reporter=self._lab.reporter(reporter), **options
+        )
 
     gate_in_turns_sync = blocking_twin(gate_in_turns)
 
+    @takes_options(AblationOptions, Selection)
     async def ablate(
         self, suite: str | Path | Suite, file: str, *, reporter: Reporter | None = None, **options: Any
     ) -> Ablation:
@@ -222,9 +199,7 @@ class Arms:
         """
         from kestrel_lab.evals.studies.ablation import ablate_guidance
 
-        if reporter is None and self._lab.surroundings is not None:
-            reporter = self._lab.surroundings.reporter()
-        return await ablate_guidance(self._lab, suite, file, reporter=reporter, **options)
+        return await ablate_guidance(self._lab, suite, file, reporter=self._lab.reporter(reporter), **options)
 
     ablate_sync = blocking_twin(ablate)
 
@@ -262,7 +237,6 @@ class Evaluations(Reading, Failures, Arms):
         good: str,
         bad: str = "HEAD",
         *,
-        configs: Sequence[str] | None = None,
         reporter: Reporter | None = None,
         **search: Any,
     ) -> BisectResult:
@@ -283,14 +257,10 @@ class Evaluations(Reading, Failures, Arms):
         from kestrel_lab.evals.commits.bisect_result import BisectSearch
 
         check_names("Evaluations.bisect", search, BisectSearch.__dataclass_fields__)
-        return await find_first_bad(
-            self._lab, suite, good, bad, BisectSearch(**search), configs=configs, reporter=reporter
-        )
+        return await find_first_bad(self._lab, suite, good, bad, BisectSearch(**search), reporter=reporter)
 
-    @takes_options(Selection)
-    async def rescore(
-        self, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]
-    ) -> RescoreResult:
+    @takes_options(StoredSelection)
+    async def rescore(self, suite: str | Path | Suite, **which: Unpack[StoredSelection]) -> RescoreResult:
         """Rescore the stored trials of a suite by the checks it has now, without asking a model or calling a
         tool.
 
@@ -303,19 +273,10 @@ class Evaluations(Reading, Failures, Arms):
         """
         from kestrel_lab.evals.stored.rescore import rescore_trials
 
-        return await rescore_trials(self._lab, suite, commit=commit, **parts)
+        return await rescore_trials(self._lab, suite, **which)
 
-    @takes_options(Selection)
-    def stored(
-        self,
-        suite: str | Path | Suite,
-        *,
-        commit: str | None = None,
-        by: str = "config",
-        metrics: Sequence[str] = (),
-        tries: bool = False,
-        **parts: Unpack[Selection],
-    ) -> StoredSummary:
+    @takes_options(SummaryOptions)
+    def stored(self, suite: str | Path | Suite, **options: Unpack[SummaryOptions]) -> StoredSummary:
         """Summarise the stored trials of a suite `by` config, family, scenario or any column of a frame:
         every metric with its interval; nothing is run. With `tries` also pass@k and pass^k for every k.
 
@@ -324,7 +285,7 @@ class Evaluations(Reading, Failures, Arms):
         """
         from kestrel_lab.evals.stored.summary import summarise_stored
 
-        return summarise_stored(self._lab, suite, commit=commit, by=by, metrics=metrics, tries=tries, **parts)
+        return summarise_stored(self._lab, suite, **options)
 
     def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
         """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)`
@@ -346,7 +307,7 @@ class Evaluations(Reading, Failures, Arms):
         makes the file.
 
         It runs from top to bottom without a model. Undone and stopped calls are left out and named. Numbers
-        of an answer name the cells in whose outputs they stand. Raises `UsageError` for a run that has not
+        of an answer name the cells whose outputs have them. Raises `UsageError` for a run that has not
         ended, and for one without code.
         """
         from kestrel_lab.evals.notebooks.from_run import notebook_of

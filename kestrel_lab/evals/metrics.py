@@ -16,6 +16,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import plain_number
 from kestrel_lab.core.usage import (
     MeteredRecords,
+    UsageMeter,
     events_of_type,
     usage_of_run,
     waiting_time,
@@ -137,12 +138,12 @@ def queued_time(records: Records) -> float:
 
 def tokens_in(records: Records) -> float:
     """Tokens read by models; answers from a store cost none."""
-    return usage_of_run(records).tokens_in
+    return usage_of_run(records).usage.tokens_in
 
 
 def tokens_out(records: Records) -> float:
     """Tokens written by models."""
-    return usage_of_run(records).tokens_out
+    return usage_of_run(records).usage.tokens_out
 
 
 def token_usage(records: Records) -> float:
@@ -152,22 +153,22 @@ def token_usage(records: Records) -> float:
 
 def model_calls(records: Records) -> float:
     """Calls that a model answered or failed to."""
-    return usage_of_run(records).model_calls
+    return usage_of_run(records).usage.model_calls
 
 
 def tool_calls(records: Records) -> float:
     """Tool calls that the model asked for and got an answer to: a result, a cached result, or an error."""
-    return usage_of_run(records).tool_calls
+    return usage_of_run(records).usage.tool_calls
 
 
 def cost_estimate(records: Records) -> float:
     """Money for model calls whose price is known; `unpriced_calls` says how many are left out."""
-    return usage_of_run(records).cost_usd
+    return usage_of_run(records).usage.cost_usd
 
 
 def unpriced_calls(records: Records) -> float:
     """Model calls that `cost_estimate` knows no price of."""
-    return usage_of_run(records).unpriced
+    return usage_of_run(records).usage.unpriced
 
 
 def cache_hits(records: Records) -> float:
@@ -293,12 +294,15 @@ METRICS: Final[dict[str, Metric]] = {
 """Every metric by its name, which is its column in a frame. A new one is a function and a line above."""
 
 
-def measure_run(records: Records) -> dict[str, float]:
+def measure_run(records: Records, meter: UsageMeter | None = None) -> dict[str, float]:
     """Return the metrics of a run in the order of `METRICS`; those that the run has no value of are left out.
 
-    Behind them `concerns:KIND` for each kind, where the answer was reviewed.
+    Behind them `concerns:KIND` for each kind, where the answer was reviewed. `meter` is that of the run's
+    state, where somebody has it: it is summed from the records otherwise.
     """
     records = MeteredRecords(records)
+    if meter is not None:
+        records.meter = meter
     measured = {name: float(metric.function(records)) for name, metric in METRICS.items()} | concern_kinds(
         records
     )

@@ -88,8 +88,8 @@ def _thread(env: Mapping[str, str]) -> Thread | str:
     """Return where to comment, or why there is no place for it."""
     if env.get("GITHUB_ACTIONS"):
         event = Path(env.get("GITHUB_EVENT_PATH", ""))
-        told = json.loads(event.read_text(encoding="utf-8")) if event.is_file() else {}
-        number = told.get("pull_request", {}).get("number")
+        payload = json.loads(event.read_text(encoding="utf-8")) if event.is_file() else {}
+        number = payload.get("pull_request", {}).get("number")
         if not isinstance(number, int):
             return "this build is of no pull request: there is nothing to comment on"
         if not env.get("GITHUB_TOKEN"):

@@ -217,6 +217,7 @@ class Kestrel:
         made += [check_of(**{name: value}) for name, value in shipped.items()]
         if not made:
             raise UsageError("name a check: kestrel.check(run, answer_contains='42')")
+        # The cassette of the run is closed by now: such a check would ask the model at each replay.
         if any(isinstance(one, ModelGraded | Faithful) for one in made):
             raise UsageError(
                 "a check that asks a model is recorded with the run: kestrel.run(…, "
@@ -241,8 +242,10 @@ class Kestrel:
         """
         for tested in self._tested:
             for row in tested.rows:
-                stands = row.outcome != "pass" or not failure
-                result = row.result if stands else {**row.result, "outcome": "fail", "reason": failure}
+                # A trial that failed by its own checks keeps its reason; the test's is only of those that
+                # passed.
+                kept = row.outcome != "pass" or not failure
+                result = row.result if kept else {**row.result, "outcome": "fail", "reason": failure}
                 result = {**result, "test": "failed" if failure else "passed"}
                 lab = self.session.lab
                 store_trial(lab.store, replace(row, result=result))
@@ -273,10 +276,10 @@ async def _judged(lab: Services, row: EvalRow, checks: Sequence[Check]) -> EvalR
     for one in checks:
         with error_boundary(CheckError, f"the check {one.label!r}"):
             scores.append(score_of(one.label, await awaited(one(trial))))
-    told = [*row.scores, *map(score_json, scores)]
-    result = {**row.result, "scores": told}
+    every = [*row.scores, *map(score_json, scores)]
+    result = {**row.result, "scores": every}
     if end is not None:
-        result["outcome"], result["reason"] = outcome_of(records, end, told)
+        result["outcome"], result["reason"] = outcome_of(records, end, every)
     return replace(row, result=result)
 
 
@@ -304,8 +307,8 @@ class SuiteReport:
         """Return what a terminal shows, the first line is the heading."""
         rows = self.result.rows
         counts = {name: sum(row.outcome == name for row in rows) for name in ("pass", "fail", "error")}
-        told = f"{counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke"
-        said = [f"{self.result.headline}: {told}"]
+        counted = f"{counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke"
+        said = [f"{self.result.headline}: {counted}"]
         if self.change is None:
             said.append("  no earlier green commit is stored here, so there is nothing to compare with")
         else:
@@ -370,6 +373,7 @@ async def _report(
     return SuiteReport(
         result=result,
         change=await compare_with_last_green(result, root),
+        # A part of a suite decides no gate of the whole.
         gates=result.gates() if whole.gates and not left_out else None,
         left_out=left_out,
     )

@@ -55,7 +55,7 @@ class EvalRow:
             return "" if self.outcome == "pass" else self.reason
         failed = failed_scores(self.scores)
         # A reason ends with the failed checks, see `outcome_of`, that of an imported trial with their names.
-        # What stands before them is the run's end.
+        # What comes before them is the run's end.
         ended = self.reason.removesuffix(failed_text((one["check"], one["reason"]) for one in failed))
         ended = ended.removesuffix("; ".join(str(one["check"]) for one in failed))
         found = (
@@ -83,6 +83,11 @@ class EvalRow:
     def unrecorded(self) -> list[str]:
         """What a replay asked for that no cassette has, a line each; empty for any other trial."""
         return list(self.result.get("unrecorded", ()))
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether its run was ended because its checks could not pass any more."""
+        return bool(self.result.get("ended_early"))
 
     @property
     def conversation(self) -> str:

@@ -396,6 +396,11 @@ class Suite(Declared):
     """How often a trial that broke is made again; one that failed is not."""
     count_errors: CountErrors = "fail"
     """Whether a trial that broke counts as failed or is left out of rates; its number is shown either way."""
+    early_stopping: bool = False
+    """Whether a trial ends as soon as its checks cannot pass any more: a tool was called that may not be, or
+    more often than it may, or a bound on turns, cost, tokens or time is passed. Its verdict is that of the
+    whole trial, its amounts are not.
+    """
     instructions: str = ""
     """Instructions for the model, added to the usual ones."""
     instructions_from: str = ""
@@ -528,6 +533,7 @@ class Suite(Declared):
         for place in places:
             found = place / name
             if found.exists():
+                # Resolved, because a link may lead out of the repository.
                 if self.root is not None and not found.resolve().is_relative_to(self.root.resolve()):
                     raise UsageError(
                         f"suite {self.name!r} names {name!r}, which is outside its repository {self.root}"
@@ -558,14 +564,16 @@ class Suite(Declared):
             "instructions_from": self.instructions_from,
             "tools_from": list(self.tools_from),
         }
-        # Left out where not used, so that results stored before there were graders still stand.
-        # A trial that may have been replayed never stands for one that was not, nor the other way round.
+        # Left out where not used, so that results stored before there were graders still count.
+        # A trial that may have been replayed never replaces one that was not, nor the other way round.
         taped: dict[str, Json] = (
             {"cassette": self.cassette.mode} if self.cassette.mode in ("record", "replay") else {}
         )
         only_here = sorted(name for name in self.guidance_paths if not is_guidance(PurePosixPath(name)))
         removed: dict[str, Json] = {"guidance": list(only_here)} if only_here else {}
-        return own | ({"grader": self.grader} if self.grader else {}) | taped | removed
+        # What a trial cost, and what it did, is only of equal ones the same.
+        cut: dict[str, Json] = {"early_stopping": True} if self.early_stopping else {}
+        return own | ({"grader": self.grader} if self.grader else {}) | taped | removed | cut
 
     @property
     def guidance_paths(self) -> frozenset[str]:
@@ -590,6 +598,7 @@ def _chosen_names(what: str, asked: Iterable[str] | None, known: set[str]) -> se
         return None
     found: set[str] = set()
     for name in [asked] if isinstance(asked, str) else asked:
+        # A name that is exactly known is meant as it is, even with `*` or `?` in it.
         fits = {name} & known or {one for one in known if fnmatchcase(one, name)}
         if not fits:
             raise UsageError(f"the suite has no {what} {name!r}; {did_you_mean(name, known)}")

@@ -46,6 +46,11 @@ _SETTINGS = (
     "secure_delete = ON",
 )
 
+_STATEMENTS = 256
+"""Compiled statements that a connection keeps. apsw takes another place at each use of any statement, so that
+one which every tenth commit needs is lost from the hundred places that there are by default.
+"""
+
 ANSWERED_BEFORE = "this question was answered before; the first answer stands"
 SCRUB_WAIT_MS = 10_000
 """How long the cleaning of the files waits for others to finish what they are reading or writing."""
@@ -82,7 +87,7 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
         ):
             if name == path.name or path.with_name(name).exists():
                 private_file(path.with_name(name))
-        connection = apsw.Connection(os.fspath(path))
+        connection = apsw.Connection(os.fspath(path), statementcachesize=_STATEMENTS)
     except (OSError, apsw.Error) as error:
         raise _unusable(path, error) from error
     try:

@@ -138,7 +138,7 @@ class Conversation:
             self.replies.append(event.text)
 
     def annotate(self, call: str, note: str) -> None:
-        """Add a note to what its model was told of a call."""
+        """Append `note` to the answer of `call` that the model reads."""
         if call in self.answers:
             self.answers[call] += note
         self.messages[:] = [

@@ -28,7 +28,7 @@ async def wait_until(path: Path, look: Callable[[], T | None]) -> T:
     except (
         OSError,
         RuntimeError,
-    ):  # watchfiles' errors; Linux allows a user 128 watchers unless told otherwise
+    ):  # watchfiles' errors; Linux allows a user 128 watchers by default
         while (found := look()) is None:  # the other side is a file, which sets no event  # noqa: ASYNC110
             await asyncio.sleep(1)
         return found

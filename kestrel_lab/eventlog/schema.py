@@ -431,7 +431,8 @@ CREATE INDEX labels_and_verdicts ON events(run_id, seq) WHERE type IN ({_SAID});
 """
 """People and judges say what they think of a trial after its run has ended, in any session."""
 
-_TWELFTH = f"""{_allow_later(f"{_APPLIED}, {_SAID}, 'run_scanned', 'cluster_named'")}
+_LATER = f"{_APPLIED}, {_SAID}, 'run_scanned', 'cluster_named'"
+_TWELFTH = f"""{_allow_later(_LATER)}
 CREATE INDEX scans ON events(run_id, seq) WHERE type = 'run_scanned';
 CREATE INDEX clusters ON events(at) WHERE type = 'cluster_named';
 """
@@ -499,6 +500,37 @@ END;
 that asked are stored; then the runs have them.
 """
 
+_FIFTEENTH = f"""
+DROP TRIGGER events_insert;
+DROP TRIGGER events_fence;
+DROP TRIGGER events_hash;
+DROP TRIGGER events_removed;
+DROP TRIGGER events_after;
+CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
+  SELECT CASE
+    WHEN EXISTS (SELECT 1 FROM removals WHERE run_id = NEW.run_id) THEN RAISE(ABORT, 'E_REMOVED')
+    WHEN runs.id IS NULL THEN RAISE(ABORT, 'E_NO_RUN')
+    WHEN NEW.seq IS NOT runs.last_seq + 1 THEN RAISE(ABORT, 'E_SEQ_GAP')
+    WHEN runs.status IN ({_TERMINAL}) AND NEW.type NOT IN ({_LATER}) THEN RAISE(ABORT, 'E_RUN_TERMINAL')
+    WHEN NEW.epoch IS NOT runs.epoch AND NOT (NEW.epoch IS NULL AND NEW.type IN ('approval_given', {_LATER}))
+      THEN RAISE(ABORT, 'E_FENCED')
+    WHEN typeof(NEW.hash) IS NOT 'blob' OR length(NEW.hash) IS NOT 32
+      THEN RAISE(ABORT, 'E_HASH: each event carries the hash of its chain')
+  END FROM (SELECT 1) LEFT JOIN runs ON runs.id = NEW.run_id;
+END;
+CREATE TRIGGER events_after AFTER INSERT ON events WHEN NEW.type <> 'state_transition' BEGIN
+  UPDATE runs SET last_seq = NEW.seq WHERE id = NEW.run_id;
+END;
+CREATE TRIGGER events_status AFTER INSERT ON events WHEN NEW.type = 'state_transition' BEGIN
+  UPDATE runs SET last_seq = NEW.seq WHERE id = NEW.run_id;
+  UPDATE runs SET status = json_extract(NEW.body, '$.target') WHERE id = NEW.run_id;
+END;
+CREATE TRIGGER events_tainted AFTER INSERT ON events WHEN NEW.type = 'files_tainted' BEGIN
+  INSERT INTO file_taints(run_id, seq) VALUES (NEW.run_id, NEW.seq);
+END;
+"""
+"""The same rules of an event in one look at its run: each trigger was a program of its own for each event."""
+
 MIGRATIONS: tuple[str, ...] = (
     _FIRST,
     _SECOND,
@@ -514,5 +546,6 @@ MIGRATIONS: tuple[str, ...] = (
     _TWELFTH,
     _THIRTEENTH,
     _FOURTEENTH,
+    _FIFTEENTH,
 )
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

@@ -7,10 +7,11 @@ import secrets
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,9 @@ class SessionStore:
         self.closed = False
         """Whether nothing can be read or written any more."""
         self._lock = threading.Lock()
-        self._writer = Writer(lambda: connect_log(self.path))
+        self._writer = Writer(partial(connect_log, self.path))
+        # No part of the store: the thread of a store that nobody closes would keep it, and itself, for ever.
+        weakref.finalize(self, _let_go, self._writer, self._readers, self._files).atexit = False
         self.session = secrets.token_hex(6)
         """Names this store in the log: unique for ever."""
         self._epochs: dict[str, int] = {}
@@ -547,6 +550,13 @@ runs.id = line.parent)
             while self._readers:
                 self._readers.pop().close()
         self._files.close()
+
+
+def _let_go(writer: Writer, readers: list[apsw.Connection], files: OpenDatabase) -> None:
+    """End what a store has open that was thrown away unclosed: its queue is written, and nobody waits."""
+    while readers:
+        readers.pop().close()
+    writer.abandon(files.close)
 
 
 def _encodable(*texts: str) -> list[str]:

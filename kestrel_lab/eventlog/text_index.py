@@ -219,7 +219,7 @@ def run_terms(connection: apsw.Connection, run_id: str, upto: int) -> str:
     for piece in read_texts(connection.execute(_TEXTS, (run_id, upto)).fetchall()):
         if piece.tool:
             terms.add(fact_term("tool", piece.tool))
-        if piece.text not in seen:  # a call is told by who asks for it and when it begins, an answer twice
+        if piece.text not in seen:  # the log has a call as request and as start, and an answer twice
             seen.add(piece.text)
             words.update(found := words_of(piece.text))
             pairs.update(pairs_of(found))

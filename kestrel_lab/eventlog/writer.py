@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -30,8 +31,10 @@ _EVERYBODYS = (apsw.FullError, apsw.BusyError, apsw.IOError, apsw.ReadOnlyError)
 BATCH = 256
 LINGER_S = 0.004
 
-_MOST_ROWS = 32
-"""Events of one statement. There are no more different statements, so all stay compiled."""
+_MOST_ROWS = 8
+"""Events of one statement: those of a turn with three calls. Each number of rows is a statement of its own,
+and to compile one takes SQLite as long as to insert twenty rows.
+"""
 _INSERT = "INSERT INTO events(run_id, seq, eid, at, type, ref, body, epoch, hash) VALUES "
 _ROW = "(?,?,?,?,?,?,?,?,?)"
 
@@ -50,7 +53,7 @@ class Append(Struct):
     done: Future[int] | None = None
     """Resolves to the event's number after the commit; `None` if unused, since a future is expensive."""
     refused: Callable[[Exception], object] | None = None
-    """Told, in the writer's thread, why the event could not be kept."""
+    """Called in the writer's thread with the reason if the event could not be stored."""
 
 
 class Execute(Struct, frozen=True):
@@ -78,6 +81,7 @@ class Writer:
         """Whether the writer waits for the first job; after a commit it looks once more by itself."""
         self._urgent = False
         self._closed = False
+        self._ended: Callable[[], object] = bool
         self._thread: threading.Thread | None = None
         self.listeners: tuple[Callable[[], object], ...] = ()
         """Each is called in the writer's thread after a commit; it must return at once and not raise."""
@@ -117,12 +121,28 @@ class Writer:
         if self._thread is not None:
             self._thread.join()
 
+    def abandon(self, ended: Callable[[], object]) -> None:
+        """Write what is queued, then stop and call `ended`, in the writer's thread; waits for nothing.
+
+        Whoever uses the writer is gone. It may be the garbage collector that calls this, in any thread, also
+        in that of the writer while it holds the lock: so none is taken here.
+        """
+        self._ended = ended
+        self._closed = True
+        if self._thread is None:
+            ended()
+        else:
+            with suppress(RuntimeError):  # somebody rang at the same time
+                self._bell.release()
+
     def _serve(self, connection: apsw.Connection) -> None:
         try:
             while batch := self._next_batch():
                 self._commit(connection, batch)
+                del batch  # what its events call back would live as long as the thread waits for more
         finally:
             connection.close()
+            self._ended()
 
     def _wake(self) -> None:
         """Wake the writer's thread; with the lock."""
@@ -149,7 +169,7 @@ class Writer:
             return
         try:
             numbers = _transact(connection, batch)
-        except Exception as error:  # a writer that dies would leave everybody waiting: each waiter is told  # noqa: BLE001
+        except Exception as error:  # a dead writer would leave all callers waiting: each gets the error  # noqa: BLE001
             if len(batch) > 1 and not isinstance(error, _EVERYBODYS):
                 for job in batch:
                     self._commit(connection, [job])

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _GRACE_S = 1.0
-"""How long work that is under way may go on after `stop`."""
+"""Seconds that running work may take to end after `stop`."""
 
 
 class BackgroundLoop:
@@ -56,6 +56,7 @@ class BackgroundLoop:
         try:
             return await asyncio.wrap_future(self.submit(work))
         except asyncio.CancelledError:
+            # Either the caller was cancelled, which must go on, or the loop was stopped, which is an error.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
@@ -74,5 +75,6 @@ def _serve(runner: asyncio.Runner) -> None:
     with runner:
         loop = runner.get_loop()
         loop.run_forever()
+        # Work in progress gets a moment to close its connections; the process may be about to end.
         if left := asyncio.all_tasks(loop):
             loop.run_until_complete(asyncio.wait(left, timeout=_GRACE_S))

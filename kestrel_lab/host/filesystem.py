@@ -98,7 +98,7 @@ def private_folder(path: Path) -> bool:
         return False
     path.chmod(PRIVATE_FOLDER)
     for one in _walk_owned(path):
-        # It is gone, or another's; nobody gets to it through the folder.
+        # It is gone, or belongs to another user; either way nobody else reaches it through this folder now.
         with suppress(OSError):
             Path(one.path).chmod(one.stat(follow_symlinks=False).st_mode & 0o700)
     return True
@@ -107,7 +107,7 @@ def private_folder(path: Path) -> bool:
 def private_file(path: Path) -> None:
     """Make an empty file that only its owner can read, whatever the umask; restricts an existing one."""
     with suppress(FileExistsError):
-        # `fchmod`, because the umask takes bits from the mode that `open` is given.
+        # `fchmod`, because the umask removes bits from the mode given to `open`.
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         os.fchmod(fd, PRIVATE_FILE)
         os.close(fd)
@@ -158,8 +158,8 @@ def try_lock_file(file: Path) -> Iterator[bool]:
         yield taken
     finally:
         if taken and fcntl is not None:
-            # A child that was forked meanwhile has the handle, too: closing ours alone would not release the
-            # lock.
+            # Explicitly: a child that was forked meanwhile shares the handle, and closing ours alone would
+            # not release the lock.
             fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 

@@ -31,11 +31,10 @@ from kestrel_lab.core.sanitize import one_line
 
 _SECONDS: Final = 30
 _LONG_S: Final = 1800
-"""For what works on whole trees, and for fetching."""
+"""Limit for commands that work on whole trees or fetch from other machines."""
 _MOST: Final = 4_096
 _LINKED: Final = ("objects", "refs", "packed-refs", "reftable", "shallow", "worktrees")
-"""What a view shows of the folder that all worktrees of a repository share: data, and nothing that git obeys.
-"""
+"""Parts of the shared folder of a repository that a view contains: data, and nothing that git obeys."""
 _DATA: Final = frozenset(
     {
         *(
@@ -49,7 +48,8 @@ _DATA: Final = frozenset(
         *("core.excludesfile", "extensions.objectformat", "extensions.refstorage"),
     }
 )
-"""Settings that a view takes over: how files and objects are written. None names a program or an address."""
+"""Settings that a view takes over: how files and objects are written. None can name a program or an address.
+"""
 _WORD: Final = re.compile(r"[a-z0-9]{1,20}", re.IGNORECASE)
 _PROTOCOLS: Final = "https:ssh:git:file"
 
@@ -139,7 +139,8 @@ async def add_worktree(repository: Path, place: Path, sha: str) -> None:
     found = Repository.around(repository)
     if found is None:
         raise UsageError(f"git finds no repository in {repository}")
-    # `git worktree add` would start a git of its own in the repository itself, which obeys its settings.
+    # Not `git worktree add`: it starts another git in the repository itself, which obeys the repository's
+    # settings and runs its hooks.
     own = found.common / "worktrees" / place.name
     files_of = {
         own: {"HEAD": sha, "commondir": "../..", "gitdir": f"{place}/.git"},
@@ -219,7 +220,7 @@ def _call(folder: Path, args: tuple[str, ...]) -> Iterator[tuple[list[str], dict
     with _view(repository, git_program(*around)) as shown:
         tree = {} if repository.top is None else {"GIT_WORK_TREE": str(repository.top)}
         index = repository.own / "index"
-        # It would be waited for.
+        # Git would block on reading a pipe that a command put there.
         pipe = index.exists() and not index.is_file()
         where = {"GIT_DIR": str(shown), "GIT_INDEX_FILE": str(shown / "index" if pipe else index), **tree}
         yield _argv(args, *around), {**_environment(shown, *around), **where}
@@ -233,7 +234,7 @@ def _view(repository: Repository, program: str) -> Iterator[Path]:
         for word in _LINKED:
             if (repository.common / word).is_dir() or (
                 repository.common / word
-            ).is_file():  # a pipe would be waited for
+            ).is_file():  # git would block on a pipe
                 (place / word).symlink_to(repository.common / word)
         (place / "info").mkdir()
         if (repository.common / "info" / "exclude").is_file():

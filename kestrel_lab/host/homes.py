@@ -1,8 +1,8 @@
-"""Home folders: where the log of a workspace is kept when nobody names a place.
+"""Home folders: the place of a workspace's log if none is configured.
 
-One folder per workspace below the user's state folder, such as `~/.local/state/kestrel/shop-3f2a1b9c`, which
-says in a small file whose it is. Outside of the workspace no command of an agent, no search and no copy comes
-upon the log. A `.kestrel` in the workspace, where earlier versions kept it, goes on being used.
+Each workspace has a folder below the user's state folder, such as `~/.local/state/kestrel/shop-3f2a1b9c`,
+with a small file that names the workspace. It is outside of the workspace, so that no command of an agent, no
+search and no copy meets the log. A `.kestrel` in the workspace, the place in earlier versions, is still used.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def state_folder(env: Mapping[str, str]) -> Path | None:
         return Path(named, _APP)
     if not home_folder().is_dir():
         return None
-    # 40 ms where nothing else has loaded its parts; `Lab` is imported without.
+    # Importing it takes 40 ms, which the import of `Lab` must not.
     from platformdirs import (
         user_state_path,
     )
@@ -58,11 +58,11 @@ def state_folder(env: Mapping[str, str]) -> Path | None:
 
 
 def default_home(workspace: Path, env: Mapping[str, str]) -> Path:
-    """Return the home of a workspace for which no other is set, by the folder that it really is.
+    """Return the home of a workspace for which none is configured; links to the workspace are resolved.
 
-    In this order: the one below the state folder, if it has a log; `.kestrel` in the workspace, if that has
-    one; a new one below the state folder, or in the workspace where nothing can be kept there. So a
-    `.kestrel` that appears later, from whomever, counts for nothing.
+    In this order: the one below the state folder, if it has a log; `.kestrel` in the workspace, if it has a
+    log; a new one below the state folder, or in the workspace if the state folder cannot be written. So a
+    `.kestrel` that somebody adds later is ignored.
     """
     place = workspace.resolve()
     inside, own = place / IN_WORKSPACE, own_home(place, env)
@@ -87,7 +87,7 @@ def record_workspace(home: Path, workspace: Path, env: Mapping[str, str]) -> Non
     status = place.stat()
     identity = {"workspace": str(place), "device": status.st_dev, "inode": status.st_ino}
     record, temporary = home / RECORD, home / f".{RECORD}-{os.getpid()}"
-    # A home that is read only is for looking at.
+    # A read-only home can be looked at, and needs no record.
     with suppress(OSError):
         if record.is_file() and json.loads(record.read_text(encoding="utf-8")) == identity:
             return

@@ -1,9 +1,9 @@
-"""Log files: which files belong to a log, so that everything but SQLite keeps away from them.
+"""Log files: tells which files belong to a log, so that only SQLite opens them.
 
-Closing any descriptor of a file drops all POSIX locks that the process has on that file (fcntl(2)), those of
-SQLite included, and then two processes write to one database at the same time. So a file that is open here as
-a database is recognised by device and inode, before it is opened. A log that is not open here is recognised
-by its name, or by the header that SQLite writes.
+Closing any descriptor of a file drops all POSIX locks that the process has on it (fcntl(2)), including those
+of SQLite. Then two processes may write to one database at the same time. So a file that this process has open
+as a database is recognised by device and inode before anything opens it. Other logs are recognised by their
+name, or by the header that SQLite writes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ID_AT = 68
 """Where the header of a database has it (sqlite.org/fileformat.html)."""
 _SMALLEST_PAGE = 512
 _ALWAYS = os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
-"""A pipe must not block the opener."""
+"""Opening a pipe must not block."""
 
 _lock = threading.Lock()
 _inodes: Counter[tuple[int, int]] = Counter()
@@ -143,7 +143,7 @@ def log_refused(path: str | Path) -> PermissionError:
 
 def _is_log_open(fd: int, *, close: bool) -> bool:
     status = os.fstat(fd)
-    # It came under this name since it was looked at.
+    # The name may have become a link to a log since it was checked.
     if is_open_here(status.st_dev, status.st_ino):
         _unclosed.append(fd)
         return True

@@ -12,15 +12,15 @@ from typing import Any
 
 
 async def call_in_thread(function: Callable[..., Any], values: dict[str, Any], *, alone: bool) -> Any:
-    """Call a function in a thread with the context variables of this task; whatever it raises escapes.
+    """Call a function in a thread with the context variables of this task; its errors are raised here.
 
-    With `alone` the thread is its own, and is abandoned where the call is cancelled: a function that hangs
-    then keeps neither the threads of the event loop nor the end of the process.
+    With `alone` it gets a thread of its own, which is abandoned if the call is cancelled: then a function
+    that hangs blocks neither the threads of the event loop nor the end of the process.
     """
 
     def call() -> tuple[Any, BaseException | None]:
-        # Returned, as a future takes no StopIteration, and a KeyboardInterrupt in a thread is nobody's
-        # Ctrl-C.
+        # Returned and not raised: a future refuses StopIteration, and a KeyboardInterrupt of the function is
+        # not a Ctrl-C of the person.
         try:
             return function(**values), None
         except BaseException as error:  # raised again where the result is awaited  # noqa: BLE001
@@ -45,7 +45,7 @@ async def _in_own_thread(call: Callable[[], Any]) -> Any:
 
     def work() -> None:
         value = context.run(call)
-        # Nobody waits any more, and the loop is closed.
+        # The call was cancelled, and its loop is closed: nobody waits for the value.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(deliver, value)
 
@@ -59,8 +59,8 @@ def interruptible() -> Iterator[None]:
 
     Main thread only.
     """
-    # The functions of `signal` try to make an enum of asyncio's handler each time, and format an error that
-    # prints its whole task.
+    # The functions of `signal` try to convert asyncio's handler to an enum at each call; the failing
+    # conversion formats an error with the whole task.
     before = _signal.getsignal(_signal.SIGINT)
     # None: installed by C code, which could not be restored.
     if before is None or before is _signal.default_int_handler:

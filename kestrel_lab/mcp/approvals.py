@@ -175,7 +175,7 @@ class Approvals:
     def _read(self) -> dict[str, Json]:
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
-        # A user without a readable home folder.
+        # No file yet, or a user without a readable home folder: nothing is approved.
         except (
             FileNotFoundError,
             NotADirectoryError,

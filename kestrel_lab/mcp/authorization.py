@@ -118,6 +118,7 @@ class TokenFile:
         self._keep(client=client_info.model_dump(mode="json", exclude_none=True))
 
     def _keep(self, **changed: Any) -> None:
+        # Read again: another process may have stored tokens since.
         content = {
             **read_tokens(self.path),
             "server": self.config.name,
@@ -129,6 +130,7 @@ class TokenFile:
         number, name = tempfile.mkstemp(dir=self.path.parent, prefix=".tokens")  # of mode 0600
         with os.fdopen(number, "w", encoding="utf-8") as file:
             json.dump(content, file)
+        # At once: a process that is killed here leaves the old tokens, not half a file.
         os.replace(name, self.path)
 
 
@@ -155,8 +157,8 @@ def provider_of(config: ServerConfig, env: Mapping[str, str], person: Callable[[
     Raises `UsageError` if a variable of the table is not set.
     """
     oauth, path = config.filled_oauth(env), TokenFile.path_of(config, env)
-    # A registration is for one address: the port stays the same, also where it is not free just now, as only
-    # a login needs it.
+    # The server knows this client by one redirect address, so the port stays the same. It need not be free
+    # now: only a login listens there.
     port = oauth.port or urlsplit(read_tokens(path).get("redirect", "")).port or _free_port()
     redirect = f"http://127.0.0.1:{port}{_PATH}"
     file = TokenFile(path, config, oauth, redirect)
@@ -265,7 +267,7 @@ def _browser(
         try:
             done = await person().ask(text, (DONE, DECLINE)) == DONE
         finally:
-            # Or nobody can say any more: the run was cancelled.
+            # Also if the run was cancelled while the person was asked: the port must be free again.
             if not done:
                 listener.close()
         if not done:
@@ -274,7 +276,7 @@ def _browser(
             )
 
     async def answered() -> AuthorizationCodeResult:
-        # The SDK calls `redirect` first.
+        # The SDK always calls `redirect` before this.
         assert listener is not None
         with closing(listener), person().waiting():
             return await listener.result(config.name)
@@ -292,7 +294,9 @@ def _free_port() -> int:
 
 
 class _Loopback:
-    """Waits at an address of this machine for what an authorisation server sends the browser back with."""
+    """Waits at an address of this machine for the redirect with which an authorisation server ends a
+    login.
+    """
 
     def __init__(self, url: str) -> None:
         self._state = (parse_qs(urlsplit(url).query).get("state") or [""])[0]

@@ -44,12 +44,13 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float | None], None]
 _PAGES = 50
+"""Most pages of one listing: a server may return a next cursor forever."""
 _PING_S = 4.0
 _BETWEEN_S = 0.1
 """Least seconds between two reports of progress."""
 _TIMED_OUT = -32001
 _NO_LIMIT_S = 86_400.0
-"""Timeout passed to the SDK, whose clock keeps running while a person is asked; `Person.clock` has the real
+"""Timeout passed to the SDK. Its clock keeps running while a person is asked, so `Person.clock` has the real
 limit.
 """
 _PERSON: ContextVar[Person | None] = ContextVar("kestrel_mcp_person", default=None)
@@ -108,16 +109,14 @@ class Connection:
         self._owner: asyncio.Task[None] | None = None
         self._opened = False
         self._stop, self._turn = asyncio.Event(), asyncio.Event()
-        # Changes of its tools announced by the server, and those listed since.
-        self._wanted, self._listed = (
-            1,
-            0,
-        )
+        # Counts announced changes of the tools, and which of them the last listing has. The first listing
+        # counts as a change.
+        self._wanted, self._listed = 1, 0
         self._listing = asyncio.Lock()
         self._left_out: dict[str, str] = {}
         """Invalid parts of the last listing, with reasons."""
         self._at_work: dict[Person, None] = {}
-        """Whom the requests under way are for, in their order."""
+        """The persons behind the requests in progress, in their order."""
 
     @property
     def alive(self) -> bool:
@@ -162,6 +161,8 @@ class Connection:
         self._turn.set()
         if owner is None:
             return
+        # Once open, `_stop` ends the task, which leaves the SDK's contexts in order. Before, it may be
+        # waiting for a server that never answers.
         if not self._opened:
             owner.cancel()
         await asyncio.wait([owner])
@@ -175,10 +176,11 @@ class Connection:
         `ConnectionError` if the server is gone, and `TimeoutError` if it does not answer in time.
         """
         client = self._open_client()
+        # In this order: a change that the server has announced counts before the call, not after it.
         await self._list()
         self._check(tool, pin)
-        # Half a character, as of a text that was cut, is in no message: the SDK's error about it would end
-        # the connection.
+        # A lone surrogate, as in a text that was cut within a character, cannot be encoded: the SDK's error
+        # about it would end the connection.
         args = json.loads(json.dumps(args, ensure_ascii=False).encode("utf-8", "replace"))
         if pin == READ_RESOURCE.pin:
             return await self.resource(str(args.get("uri") or ""), ask)
@@ -253,7 +255,8 @@ class Connection:
 
         session = self._open_client().session
         version = session.protocol_version or ""
-        with suppress(ToolError):  # an error is an answer
+        # An error is an answer, too: the server is alive.
+        with suppress(ToolError):
             async with asyncio.timeout(_PING_S):
                 modern = version in MODERN_PROTOCOL_VERSIONS
                 await self._asked(lambda: session.send_discover(version) if modern else session.send_ping())
@@ -273,6 +276,8 @@ class Connection:
 
     def _person(self) -> Person:
         """Return the person for a server's question; nobody if it may belong to several requests."""
+        # Known if the question is handled in the context of its request. Otherwise it belongs to the only
+        # request in progress, if there is just one.
         mine = _PERSON.get()
         if mine in self._at_work:
             return mine
@@ -347,11 +352,11 @@ class Connection:
                 ready.set_result(None)
                 await self._hold()
         except asyncio.CancelledError:
-            # Not `ready.cancel()`: that would cancel the caller that opens it, which nobody asked for.
+            # Not `ready.cancel()`: awaiting it would cancel the caller of `open`, too.
             self.reason = self.reason or "it was closed before it was ready"
             if not ready.done():
                 ready.set_exception(ConnectionError(self.reason))
-                # The caller that opened it may be gone.
+                # The caller may be gone; asyncio would log an exception that nobody read.
                 ready.exception()
         except Exception as error:  # boundary to the SDK and the server: the error becomes the reason  # noqa: BLE001
             self.reason = self.reason or _reason(error)
@@ -373,7 +378,7 @@ class Connection:
             from mcp.shared._httpx_utils import create_mcp_http_client
 
             headers = config.filled_headers(self._ours)
-            # A token of the person's own is used as it is.
+            # A configured token is used as it is: no login is started for it.
             own = any(name.lower() == "authorization" for name in headers)
             login = None if own else await asyncio.to_thread(provider_of, config, self._ours, self._person)
             http = await stack.enter_async_context(
@@ -421,7 +426,7 @@ class Connection:
             if client.server_capabilities.resources is not None and READ_RESOURCE.name not in {
                 one.name for one in found
             }:
-                # It says that it has resources, and cannot list them.
+                # Some servers declare resources and answer the listing with an error.
                 with suppress(ToolError):
                     some = (await self._asked(client.list_resources)).resources
                     found += (

@@ -1,8 +1,8 @@
-"""The person whom an MCP server may ask while a request is under way (elicitation): forms become typed
-answers, addresses are shown.
+"""Questions of an MCP server to a person during a request (elicitation): forms become typed answers,
+addresses are shown.
 
-Contract: the elicitation pages of the MCP specification of 2026-07-28. Nothing is opened and nothing is sent
-without the person.
+Contract: the elicitation pages of the MCP specification of 2026-07-28. Without a person nothing is opened and
+nothing is sent.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Person:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Stop the clock of the request in the block; the server has its whole time again afterwards."""
+        """Stop the clock of the request in the block; afterwards the server has its full time again."""
+        # A timeout that has expired cannot be rescheduled.
         if not self.clock.expired():
             self.clock.reschedule(None)
         try:
@@ -88,6 +89,7 @@ async def answer_elicitation(server: str, params: ElicitRequestParams, ask: Ask)
 
 async def _ask_to_open(server: str, params: ElicitRequestURLParams, ask: Ask) -> bool:
     address = urlsplit(params.url)
+    # Other schemes start programs (`file:`, `vscode:`), which nobody should open for a server.
     if address.scheme not in ("https", "http") or len(params.url) > _LONGEST_ADDRESS:
         return False
     where = f"{sanitize_text(params.url)}\nIt belongs to {one_line(address.hostname or 'nobody', 200)}."

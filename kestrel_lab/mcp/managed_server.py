@@ -28,11 +28,10 @@ class Server:
     _closed: int = 0
 
     async def open(self, *, replacing: Connection | None = None, ask: Ask | None = None) -> None:
-        """Return once there is a living connection other than `replacing`, which is closed if it still is the
-        current one.
+        """Return once there is a living connection other than `replacing`; closes that one if it is current.
 
-        Callers that find the same connection wanting replace it once, not one after the other. Raises
-        `ConnectionError`, also when the server is closed meanwhile.
+        If several callers see the same connection dead, it is replaced once. Raises `ConnectionError`, also
+        if the server is closed meanwhile.
         """
         async with self._opening:
             closed, current = self._closed, self.connection
@@ -42,6 +41,7 @@ class Server:
                 await current.close()
             if self.config.seal is not None:
                 await asyncio.to_thread(check_seal, self.config.seal)
+            # `close` may have run during the awaits above; a connection made now would never be closed.
             if self._closed != closed:
                 raise ConnectionError("it was closed before it was started")
             self.connection = Connection(self.config, self.ours, self.log, self.ended, self.sandbox(), ask)

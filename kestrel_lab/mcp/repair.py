@@ -16,7 +16,7 @@ _LISTS: Final = {
     "resources/templates/list": "resourceTemplates",
     "prompts/list": "prompts",
 }
-"""By method, the list field of its result; invalid items are rejected one by one."""
+"""By method, the list field of its result; invalid items are left out."""
 _CONTENTS: Final = {"tools/call": "content", "resources/read": "contents"}
 """By method, the content field of its result; invalid items are shown as text."""
 _OPTIONAL: Final = ("structuredContent", "isError", "nextCursor", "_meta")
@@ -26,8 +26,8 @@ Refuse = Callable[[str, str], None]
 
 
 def repair_results(session: Any, refuse: Refuse) -> None:
-    """Have every result of a session of the SDK repaired before the SDK validates it."""
-    # The SDK has no other place between a message and its validation.
+    """Repair every result of a session of the SDK before the SDK validates it."""
+    # A private attribute: the SDK has no other hook between a message and its validation.
     dispatcher = session._dispatcher
     send = dispatcher.send_raw_request
 
@@ -60,7 +60,7 @@ def repaired_result(
     given = result.get(field)
     if method in _CONTENTS and given is None:
         given = []
-    # What is wrong is not in a part.
+    # The result is invalid even without its items: repairing them would not help.
     if not isinstance(given, list) or fits({**result, field: []}):
         return result
 
@@ -96,7 +96,7 @@ def _entry(method: str, one: Any) -> Any:
     kept = {key: value for key, value in one.items() if value is not None}
     if method == "tools/list":
         kept.setdefault("inputSchema", {"type": "object", "properties": {}})
-        # With it the SDK would refuse every answer.
+        # With an invalid schema the SDK would refuse every answer of the tool.
         if not _is_schema(kept.get("outputSchema", {})):
             del kept["outputSchema"]
     return kept
@@ -169,7 +169,7 @@ def _fits(method: str, version: str | None) -> Callable[[dict[str, Any]], str]:
             )
             return one_line(f"{place}: {first['msg']}" if place else first["msg"], 200)
         except (KeyError, ValueError, RecursionError):
-            # A method or a version that the SDK does not look at.
+            # A method or a version that the SDK does not validate.
             return ""
         return ""
 

@@ -37,7 +37,8 @@ def answer_of(result: CallToolResult) -> Answer:
     shown = None if structured is None else _sanitize(structured)
     if shown is None or (text and not shown) or len(dumps(shown)) > LONGEST:
         return Answer(value=text, images=images)
-    # Servers wrap a bare text, number or list in an object of one key, which says no more than what it wraps.
+    # Servers wrap a plain text, number or list in an object of one key, because structured content must be an
+    # object.
     inner = next(iter(shown.values())) if isinstance(shown, dict) and len(shown) == 1 else shown
     if not text or _is_same_json(text, shown):
         return Answer(value=shown, images=images)

@@ -34,6 +34,7 @@ def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox)
     folder = Path(os.path.abspath(config.cwd or "."))
     program = program_path(config.command, folder, env)
     read, write = _places(config, folder, program, env)
+    # A folder such as the home is not shown as a whole, so the program cannot start in it.
     begin = program.parent if _is_broad(folder) else folder
     choice = choose_level(sandbox, begin, config.at_least, written=begin in write)
     if not choice.wanted:

@@ -58,18 +58,17 @@ class Program:
             return None
 
     async def stop(self) -> None:
-        """Close its input, wait briefly, then kill it and all descendants; also under cancellation: none may
-        stay.
-        """
+        """Close its input, wait briefly, then kill it and all descendants, even if this is cancelled."""
         stopping = asyncio.ensure_future(self._stop())
-        # Each cancellation ends one wait only: the process must be gone before this returns.
+        # A cancellation ends only the wait: the process must be gone before this returns.
         while not stopping.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(stopping)
 
     async def _stop(self) -> None:
-        # A loop that ends cancels this task too.
+        # The end of its input asks a server to end by itself, as the protocol says.
         self.stdin.close()
+        # `finally`, because a loop that shuts down cancels this task, too.
         try:
             with suppress(OSError):  # it never started
                 await self.code(_GRACE_S)
@@ -146,7 +145,7 @@ class ServerLog:
     def __init__(self, path: Path, redactor: Redactor | None = None) -> None:
         """Append to `path`, readable by its owner only; `redactor` removes secrets."""
         self._redactor, self._held, self._line = redactor or Redactor(), "", ""
-        # A piece may end within a character.
+        # Pieces are cut by bytes: one may end within a character.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         private_folder(path.parent)
         self.path, self.last = path, ""
@@ -161,6 +160,7 @@ class ServerLog:
         text = self._held + self._decoder.decode(piece)
         if lines := [line for line in (self._line + self._redactor.text(text)).splitlines() if line.strip()]:
             self.last = one_line(lines[-1], _LAST)
+        # The end of the text may be the beginning of a secret: it waits for the next piece.
         cut = max(self._redactor.settled(text), len(text) - MOST_HELD)
         self._held = text[cut:]
         self._line = (self._line + self._redactor.text(text[:cut])).rpartition("\n")[2][:_LAST]
@@ -173,7 +173,7 @@ class ServerLog:
 
     def _keep(self, text: str) -> None:
         content = self._redactor.text(text).encode("utf-8", "replace")[: max(0, self._left)]
-        # A full disk must not end a server.
+        # A full disk costs lines of the log, not the server.
         with suppress(OSError):
             os.write(self._file, content)
         self._left -= len(content)
@@ -198,6 +198,7 @@ async def open_pipe(launch: Launch, *, log: ServerLog, ended: Callable[[str], No
     try:
         yield from_server, to_server
     finally:
+        # First, or the reader would report an end that we cause.
         incoming.closing = True
         await program.stop()
         for task in tasks:
@@ -227,7 +228,7 @@ class _Incoming:
             except OSError as error:
                 reason = str(error)
             self._ended(reason)
-        # After the reason is set: pending calls read it.
+        # Only after `_ended` has set the reason: closing fails the pending calls, which report it.
         self._session.close()
 
     async def _lines(self) -> str:
@@ -241,6 +242,7 @@ class _Incoming:
                     reason = await self._line(line)
                 if reason:
                     return reason
+            # Of an oversized line only both ends are kept: the id of the request is in one of them.
             if len(buffer) > LONGEST_LINE or skipped:
                 head = head if skipped else buffer[:_HEAD]
                 skipped += max(0, len(buffer) - _HEAD)
@@ -259,13 +261,14 @@ class _Incoming:
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
-                # Half a character, as of a text that was cut, is JSON and yet refused.
+                # A lone surrogate is valid JSON, but the SDK refuses it; and some servers send results or
+                # errors of a wrong form, which `_response` turns into an error of that one call.
                 whole = json.loads(line.decode("utf-8", "replace"))
                 text = json.dumps(_response(whole) or whole, ensure_ascii=False).encode("utf-8", "replace")
                 message = jsonrpc_message_adapter.validate_json(text, by_name=False)
         except (ValueError, RecursionError):
             self._log.write(b"[not a message] " + line[:_HEAD] + b"\n")
-            # Programs print to standard output by mistake; a server that only does so is no MCP server.
+            # A stray print is harmless; a program that only prints is no MCP server.
             self._garbage += 1
             if self._garbage < MOST_GARBAGE:
                 return ""
@@ -295,14 +298,14 @@ class _Incoming:
     async def _send(self, message: Any) -> None:
         import anyio
 
-        # The session has ended already.
+        # The session may have ended first; nobody waits for the message then.
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             await self._session.send(message)
 
     async def _how_it_ended(self) -> str:
-        # Raises where it never started.
+        # Raises `OSError` if it never started.
         code = await self._program.code(_END_S)
-        # Its last output is on its way.
+        # Its last words may still be in the pipe of its standard error; the reason quotes them.
         await asyncio.sleep(0.05)
         if code is None:
             how = "it closed its standard output"
@@ -335,7 +338,7 @@ def _response(message: Any) -> dict[str, Any] | None:
 
 
 async def _write(program: Program, messages: Any) -> None:
-    # The reader notices the end of the process.
+    # A closed input means that the process has ended; `_Incoming` reports that, with the reason.
     with suppress(OSError):
         async for message in messages:
             text = message.message.model_dump_json(by_alias=True, exclude_unset=True)

@@ -28,8 +28,8 @@ PROMOTE_AFTER = 3
 """After so many recalls a note of one run becomes one for all runs."""
 _COMPARED = 12
 """Number of most similar notes that a new note is compared with."""
-_STANDING = f"kind = 'preference' AND replaced_by = '' AND owner = '' AND taint = '' AND {LIVE}"
-_MOST_STANDING = 3
+_PREFERENCES = f"kind = 'preference' AND replaced_by = '' AND owner = '' AND taint = '' AND {LIVE}"
+_MOST_PREFERENCES = 3
 _NEVER_ALIKE = frozenset({"episode", "fingerprint"})
 
 
@@ -76,17 +76,17 @@ class NoteMemory:
         )
 
     async def recall(self, query: NoteQuery) -> tuple[Note, ...]:
-        """Return the notes that are asked for, the most useful first.
+        """Return the notes that match `query`, the most useful first.
 
-        The newest preferences of the user take the places that are left, whatever the query is.
+        If there are fewer than asked for, the newest preferences of the user follow, whatever the query is.
         """
         found = await asyncio.to_thread(self.find, query)
         if len(found) >= query.top_k or query.tags:
             return found
-        standing = await asyncio.to_thread(self.table.notes, query.workspace, _STANDING, (self._now(),))
+        preferences = await asyncio.to_thread(self.table.notes, query.workspace, _PREFERENCES, (self._now(),))
         known = {note.id for note in found}
-        left = min(_MOST_STANDING, query.top_k - len(found))
-        more = [note for note in standing if note.id not in known][:left]
+        left = min(_MOST_PREFERENCES, query.top_k - len(found))
+        more = [note for note in preferences if note.id not in known][:left]
         if more:
             self.table.used([note.id for note in more], PROMOTE_AFTER)
         return (*found, *more)
@@ -121,20 +121,22 @@ class NoteMemory:
             known := self.table.by_id([note.id], workspace).get(note.id) or self.table.equal(note, workspace)
         ) is not None:
             return self._merged(known, note, workspace)
-        stand: dict[str, list[Note]] = {"rival": [], "part": [], "near": [], "other": []}
+        related: dict[str, list[Note]] = {"rival": [], "part": [], "near": [], "other": []}
         for other in self._similar(note, workspace):
             if (how := _relation_of(note, other)) == "same":
                 return self._merged(other, note, workspace)
-            stand[how].append(other)
+            related[how].append(other)
+        # First stored, then linked: if the process ends in between, the new note is there and the old ones
+        # are still valid.
         self.table.add(note, workspace).result()
         if (kept := self.table.equal(note, workspace)) is None or kept.id != note.id:
             return kept or replace(note, id="")  # another process was faster
-        for other in stand["rival"]:
+        for other in related["rival"]:
             self._settle(note, other)
-        for other in stand["part"]:
+        for other in related["part"]:
             self.table.mark(other.id, newer=note.id)
         # More links would connect nearly all notes.
-        for other in stand["near"][:3]:
+        for other in related["near"][:3]:
             self.table.link(note.id, other.id, "like")
         return self.table.by_id([note.id], workspace).get(note.id, note)
 
@@ -161,7 +163,7 @@ class NoteMemory:
         """
         chosen = self.chosen(selector, workspace)
         self.table.delete(chosen)
-        # Those that expired were taken out of the tables before.
+        # Expired notes were deleted from the tables earlier; their text may still be in the file.
         if chosen or selector == "expired":
             try:
                 rewrite_database(self.table.store.path)
@@ -218,6 +220,7 @@ class NoteMemory:
 
     def _merged(self, known: Note, note: Note, workspace: str) -> Note:
         """Return `known` updated after a repeated statement."""
+        # An untrusted repetition must not raise the confidence of a trusted note.
         trusted = not note.taint or bool(known.taint)
         merged = replace(known, tags=tuple(sorted({*known.tags, *note.tags})))
         if trusted and self.table.confirm(known.id, note_source(note)):
@@ -227,7 +230,7 @@ class NoteMemory:
             merged = replace(merged, taint="", at=max(known.at, note.at))
         if known.replaced_by and trusted and alike:
             newer = self.table.by_id([known.replaced_by], workspace).get(known.replaced_by)
-            # Said once more since: what was true before is so again.
+            # Stated again after its replacement: the older statement is true again.
             if newer is None or note.at > newer.at:
                 merged = replace(merged, replaced_by="", at=note.at)
         if note.stated and not known.stated:

@@ -19,7 +19,7 @@ from kestrel_lab.core.protocols import Handler
 CacheMode = Literal["off", "use", "refresh", "replay"]
 """`off`: unused; `use`: read and store; `refresh`: only store; `replay`: only read, a miss is an error."""
 MAX_ROW = 8_000_000
-"""Characters of a stored answer at most: a longer one is not kept, and a longer row was not written here."""
+"""Most characters of a stored answer. Longer answers are not stored, and longer rows are not ours."""
 
 LONGEST_S = 30 * 86_400.0
 """Expiry on a server for answers without one: a shared store must not grow forever."""
@@ -148,12 +148,12 @@ class ToolCache:
         if self.mode == "replay":
             kept = await self._kept(place.key)
             return _missing_replay(call) if kept is None else self._hit(call, place.key, kept)
-        # Who refreshes must not be given what another found in the store.
+        # By mode: a call that refreshes must not share the answer that a call in `use` found in the store.
         name = f"{self.mode}:{place.key}"
         flight, first = self.flights.board(name)
         if first:
             return await self._fly(name, call, place, proceed)
-        # Shielded: a caller that is cancelled must not end the call for the others.
+        # Cancelling one waiting caller must not end the shared call for the others.
         text = await asyncio.shield(asyncio.wrap_future(flight))
         known = None if text is None else _Kept.read(text)
         return await _make_cacheable(call, proceed) if known is None else self._hit(call, place.key, known)
@@ -165,14 +165,17 @@ class ToolCache:
                 text = kept.row()
                 return self._hit(call, place.key, kept)
             result = await _make_cacheable(call, proceed)
-            # What it read may have changed meanwhile; and a row has no room for images.
+            # The key is made again after the call: if its inputs changed meanwhile, it is unknown which of
+            # them the answer is from. Rows have no images.
             if result.ok and not result.images and await self.place(call) == place:
                 kept = _Kept(result.value, result.knows)
                 text = kept.row()
+                # The margin is for the key, which the stored row has in addition.
                 if len(text) <= MAX_ROW - 1_000:
                     await self.store.set(place.key, kept.row(key=place.key), place.ttl_s)
             return result
         finally:
+            # Also after an error or a cancellation: the waiting callers then make the call themselves.
             self.flights.land(name, text)
 
     async def _kept(self, key: str) -> _Kept | None:

@@ -60,6 +60,7 @@ class TurnOrder:
         if not before and not alone:
             return await proceed(call)
         asked = time.perf_counter()
+        # In the order of the turn; the lock comes last, so nobody holds it while waiting for another call.
         for earlier in before or ():
             await self._ended[earlier].wait()
             if earlier in self._left:
@@ -107,7 +108,7 @@ class Approval(Struct, frozen=True):
             if decision.sandbox:
                 call = replace(call, sandbox=decision.sandbox, danger=Danger[decision.danger])
             return await proceed(replace(call, approved_by=_decision_text(decision)))
-        # There is no preview of what a person wrote.
+        # A preview is of the model's arguments: edited code has to run.
         sandbox = IN_KERNEL if call.sandbox == PREVIEWED else call.sandbox
         return await proceed(
             replace(call, args=decision.args, sandbox=sandbox, approved_by=_decision_text(decision))
@@ -152,7 +153,7 @@ class Timeout:
             async with asyncio.timeout(seconds) as bound:
                 return await proceed(call)
         except TimeoutError:
-            # A `TimeoutError` of the tool itself.
+            # Not our limit: the tool itself raised it.
             if not bound.expired():
                 raise
             text = f"{call.target} was stopped after {seconds:g} s"

@@ -80,7 +80,8 @@ class EscalatingModel:
         Raises the last model's error.
         """
         tried: list[TriedModel] = []
-        stands: tuple[int, ModelAnswer] | None = None
+        usable: tuple[int, ModelAnswer] | None = None
+        """The last answer that was not sure enough, and its place in `tried`."""
         *others, last = self.models
         for model, following in zip(others, self.models[1:], strict=True):
             try:
@@ -95,15 +96,15 @@ class EscalatingModel:
             reason = self.unsure(answer)
             if not reason:
                 return _with_tried(answer, tried, on_delta)
-            stands = (len(tried), answer)
+            usable = (len(tried), answer)
             tried.append(TriedModel(model=model.name, reason=reason, then=following.name, usage=answer.usage))
         try:
             return replace(await last(request, on_delta), tried=(*tried,))
         except (ModelError, DependencyError) as error:
-            if stands is None or (isinstance(error, ModelError) and error.caller):
+            if usable is None or (isinstance(error, ModelError) and error.caller):
                 raise _error_with_tried(error, tried) from error
-            place, answer = stands
-            # Counted with the answer that it gave.
+            place, answer = usable
+            # Its usage is counted with the answer, which is returned after all; here it would count twice.
             kept = replace(tried[place], usage=Usage())
             tried = [*tried[:place], kept, *tried[place + 1 :]]
             tried.append(TriedModel(model=last.name, reason=one_line(str(error), 300), then=kept.model))

@@ -41,10 +41,10 @@ class TextToolModel(ModelWrapper):
     max_result_chars: int = field(default=4000, kw_only=True)
     """Longer tool results are shown to the model with their middle left out."""
     brief: bool = field(default=False, kw_only=True)
-    """For a very small model: the system message is only what it needs to call tools, optional arguments are
-    not offered, one worked example of a tool that does not exist comes before the conversation, the first
-    reply is a tool call, since left to itself such a model makes an answer up, and after the same call twice
-    it has to answer.
+    """For a very small model. The system message has only what it needs to call tools, without optional
+    arguments. A worked example with a tool that does not exist comes before the conversation. The first reply
+    must be a tool call, because such a model tends to invent an answer. After the same call twice it must
+    answer.
     """
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
@@ -74,6 +74,7 @@ class TextToolModel(ModelWrapper):
         asked = replace(request, messages=messages, tools=(), schema=schema)
         shown = AnswerText(on_delta)
         said = await self.model(asked, shown.add)
+        # Ids continue over the conversation: a call of this turn must not have the id of an earlier one.
         number = 1 + sum(len(message.calls) for message in request.messages)
         text, calls = parse_reply(
             said.text,
@@ -99,7 +100,7 @@ class TextToolModel(ModelWrapper):
 
     def _said(self, message: Message) -> Iterable[str]:
         for number, call in enumerate(message.calls):
-            # It was no call that could be read: these were its words.
+            # A call that could not be parsed is shown in the model's own words.
             if call.problem and message.text:
                 yield message.text
                 continue
@@ -153,11 +154,10 @@ def parse_reply(
     """Return the text and the tool call in `said`; `single` names the parameter of tools that need just one
     text.
 
-    The lines `Action:` and `Action Input:` of ReAct are a call; what follows an `Observation:` behind it the
-    model made up. A call with arguments that cannot be parsed has a problem, and so has text that looks like
-    a call in another notation, or is a thought alone; the text stands beside it and is not an answer. What
-    follows `Final Answer:`, or an `Answer:` that the text or its thought leads to, and other plain text, is
-    the answer.
+    The lines `Action:` and `Action Input:` of ReAct are a call; an `Observation:` after it was made up by the
+    model. A call with arguments that cannot be parsed has a problem, and so has text that looks like a call
+    in another notation, or is a thought alone; then the text is no answer. The answer is what follows
+    `Final Answer:`, or an `Answer:` that the text or its thought leads to, and other plain text.
     """
     if not said.lstrip().startswith("{") and (call := react_call(said, tools, call_id, single)) is not None:
         return call

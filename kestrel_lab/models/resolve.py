@@ -89,10 +89,10 @@ def choose_model(
     """Return the model for `spec`, with retries, and with prompted tool calling where it has no tool calling.
 
     `spec` is a model (returned as it is), a name, or `None` for the best one available. `factories` make
-    models for names such as `scripted:PATH`, keyed by what stands before the colon. `api_base` is the address
+    models for names such as `scripted:PATH`, keyed by the part before the colon. `api_base` is the address
     of an own server that speaks the OpenAI protocol. `"a > b"` names several, each called when the one before
     it fails or gives an unusable answer: see `EscalatingModel`; `"route:FILE"` one for each kind of work: see
-    `read_routes`; `"provider/name+web"` one that searches the web itself; `"none"` stands for no model.
+    `read_routes`; `"provider/name+web"` one that searches the web itself; `"none"` is no model.
     Raises `UsageError` that says what to do where no such model can be used.
     """
     if isinstance(spec, Model):

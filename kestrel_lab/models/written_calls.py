@@ -104,9 +104,9 @@ def read_calls(
     """Return `text` without the calls that it ends with, and these calls; only calls of `offered` tools
     count.
 
-    Text after the last call makes it an example, and a call that stands in one of the texts `read` (what
-    tools and others said) is a quote: neither is a call. So anybody who can write into a file that a model
-    quotes cannot make it call something.
+    If text follows the last call, it is an example. If the call occurs in one of the texts `read` (answers of
+    tools and others), it is a quote. Neither counts: whoever can write to a file that a model quotes must not
+    be able to make it call something.
     """
     if not _MAY_HOLD.search(text):
         return text, ()
@@ -118,7 +118,7 @@ def read_calls(
         return text, ()
     quoted = {_key(one) for said in read if _MAY_HOLD.search(said) for one in _calls_in(said)}
     meant = [one for one in written if _key(one) not in quoted]
-    # One quoted call makes the whole text a quotation.
+    # One quoted call makes the whole text a quotation: which of its calls are the model's own is unknown.
     if len(meant) < len(written):
         return text, ()
     requests = expand_calls((_request(number, one) for number, one in enumerate(meant, 1)), offered)
@@ -167,7 +167,8 @@ def _calls_in(text: str) -> Iterator[_Written]:
             named = next((word for word in found.groups() if word), "") or next(
                 iter(_NAMED.findall(text, found.end())), ""
             )
-            # Cut off, or no JSON: the model gets an error.
+            # The JSON is cut off or invalid. The call is returned all the same, so that the model gets an
+            # error and can repeat it.
             if named:
                 yield _Written(name=named, args=text[found.end() :], start=found.start(), end=len(text))
             return

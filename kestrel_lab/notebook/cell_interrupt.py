@@ -1,8 +1,8 @@
-"""Waits of a cell: it waits for a run, can be stopped, lets clicks through, and asks on standard input where
+"""Waiting in a cell: for a run, with Stop and clicks still working, and with questions on standard input if
 no widget is shown.
 
-A cell that awaits lets the kernel's loop run, so clicks arrive; that is the normal way. Where a cell
-cannot await (inside a function, under `%%time`), the run works on a thread of its own.
+Normally the cell awaits, so the kernel's loop runs and clicks arrive. If a cell cannot await (inside a
+function, under `%%time`), the run works on a thread of its own.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ async def ask_here(prompt: str) -> str:
         with live_kernel.keyboard_interruptible():
             return input(prompt)  # the front end answers it, and Stop interrupts it  # noqa: ASYNC250
     except KeyboardInterrupt:
-        # Let through, it would end the kernel's event loop.
+        # A KeyboardInterrupt would end the kernel's event loop.
         raise asyncio.CancelledError from None
 
 
@@ -109,6 +109,7 @@ class MainThread:
         stopped = False
         while True:
             try:
+                # With a timeout, because a wait without one cannot be interrupted on every system.
                 wanted = self._wanted.get(timeout=0.1)
                 if wanted is None:
                     return
@@ -135,7 +136,7 @@ def resolve_answer(answer: asyncio.Future[T], value: T) -> None:
 
 
 HEARTBEAT_S = 0.1
-"""ipykernel's Stop does not wake a sleeping event loop: a cell that waits must turn over now and then."""
+"""ipykernel's Stop does not wake a sleeping event loop, so a waiting cell wakes by itself this often."""
 GRACE_S = 5.0
 """Seconds that a stopped run may take to write its last event."""
 
@@ -207,12 +208,12 @@ def run_on_thread(work: Callable[[Ask], Coroutine[object, object, T]]) -> T:
 
     def interrupted() -> None:
         loop, task = begun.result()
-        # Code of an agent that keeps the loop busy would let nothing be cancelled; stopped, it ends its run
-        # itself.
+        # While code of an agent keeps the loop busy, a cancellation would wait for its end. `press_stop`
+        # stops the code, and that ends the run.
         if not live_kernel.press_stop(worker.ident or 0):
             loop.call_soon_threadsafe(task.cancel)
 
-    # The context carries which cell output belongs to.
+    # IPython keeps in the context to which cell output belongs.
     worker = threading.Thread(target=context.run, args=(thread,), name="kestrel-run", daemon=True)
     worker.start()
     main.serve(interrupted)

@@ -36,8 +36,8 @@ _WIDTH = 110
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-# `@name` stands for a notebook variable, and so does `{name}` in a line, where IPython fills it in for every
-# magic. In a cell, which may hold code, braces are text.
+# `@name` is replaced by a notebook variable, and so is `{name}` in a line, as IPython does for every magic.
+# In a cell braces are text, because a cell may hold code.
 
 LONGEST = 20_000
 """Characters of one variable that go into a goal: beginning and end."""
@@ -67,10 +67,10 @@ def fill_variables(
 
     Text of several lines goes below the goal, unless it ends its line.
 
-    Modules, functions and classes stay as they are written: `@dataclass` in a goal means the word. So do
-    unknown names, unless `unknown`, given where one stands and the name, says what to write instead.
-    `{{name}}` is `{name}` where that would be replaced. Raises `UsageError` for a part that a variable does
-    not have.
+    Names of modules, functions and classes are not replaced: `@dataclass` in a goal means the word. Unknown
+    names are not replaced either, unless `unknown`, called with the match and the name, returns another text.
+    `{{name}}` gives `{name}` where that would be replaced. Raises `UsageError` for an attribute or item that
+    a variable does not have.
     """
     below: dict[str, str] = {}
 
@@ -90,7 +90,7 @@ def fill_variables(
         except (AttributeError, LookupError, TypeError) as error:
             msg = (
                 f"{match[0]} cannot be filled in ({type(error).__name__}: {error}); {{{match[0]}}} "
-                "stands for itself"
+                "keeps the text"
             )
             raise UsageError(msg) from error
         found = head_tail(as_text(value, path), LONGEST)[0]
@@ -122,15 +122,14 @@ def fill_goal(goal: str, variables: Mapping[str, object], *, line: bool = False)
         near = f"; {did_you_mean(name, own).removesuffix('?')}" if own else ""
         itself = f"`{match[0]}`" if match["name"] else f"{{{match[0]}}}"
         raise UsageError(
-            f"there is no variable {name!r} for {match[0]} in the goal{near}; {itself} stands for the "
-            "word itself"
+            f"there is no variable {name!r} for {match[0]} in the goal{near}; {itself} keeps the word"
         )
 
     return fill_variables(goal, variables, line=line, unknown=unknown)
 
 
 def fill_argument(text: str, variables: Mapping[str, object]) -> str:
-    """An option's value or an argument with its variables replaced; a run stands for its id."""
+    """Return an option's value or an argument with its variables replaced; a run is replaced by its id."""
     name = text.removeprefix("@") if text[:1] == "@" else text[1:-1] if text[:1] + text[-1:] == "{}" else ""
     if isinstance(run := variables.get(name), Run):
         return run.id
@@ -158,7 +157,7 @@ def as_text(value: object, name: str) -> str:
 def run_magic(line: str, body: str | None, frontend: Frontend, variables: Mapping[str, object]) -> Any:
     """Carry out `%kestrel LINE`, or `%%kestrel LINE` over `body`; returns what the command gives.
 
-    `@name`, and `{name}` in the line, stands for the variable of that name.
+    `@name`, and `{name}` in the line, are replaced by the variable of that name.
 
     Raises `UsageError` for words or options that do not exist.
     """

@@ -53,9 +53,9 @@ def frontend_kind(shell: Any) -> Surface:
 
 
 _FIX: Final = "%kestrel fix hands this cell to the agent"
-"""What stands in place of the button where there is no kernel."""
+"""Replaces the button where there is no kernel."""
 LOOKED_AT: Final = 8
-"""Panels whose citations are checked again after each cell, which is when files have changed."""
+"""Panels whose citations are checked again after each cell, since cells change files."""
 
 
 class Notebook:
@@ -64,9 +64,9 @@ class Notebook:
     def __init__(self, variables: dict[str, Any]) -> None:
         self.variables = variables
         self.shown: WeakSet[Run] = WeakSet()
-        """Runs that the running cell has shown: as the cell's result one line of them is enough."""
+        """Runs that the running cell has shown; if one is its result as well, a line is enough."""
         self.panels: list[Panel] = []
-        """Those of runs that work, and the newest others."""
+        """Panels of working runs, and the newest of the others."""
         self.failed: FailedCell | None = None
         """The cell that failed last."""
         self._own_lab: Lab | None = None
@@ -115,7 +115,7 @@ class Notebook:
             tooltip="Hand over the cell, its traceback and the variables it names",
         )
         box = widgets.VBox([button])
-        # Which thread takes a click is the kernel's choice.
+        # Clicks may come in on any thread of the kernel, and a run has to start on its loop.
         handed_over = partial(
             asyncio.get_running_loop().call_soon_threadsafe, self._fix, self.failed, box, button
         )
@@ -127,7 +127,8 @@ class Notebook:
     def _fix(self, failed: FailedCell, box: Any, button: Any) -> None:
         import ipywidgets as widgets  # loaded on use
 
-        if button.disabled:  # a second click, on its way when the first was taken
+        # A second click may already be on its way when the first one is handled.
+        if button.disabled:
             return
         button.disabled = True
         panel = Panel(user=user_name(), fallback=None, shown=self.take, place=BoxPlace(box))
@@ -200,7 +201,7 @@ class NotebookFrontend:
             raise UsageError("--control is for a terminal, where another program reads and writes")
         if how.name and not how.name.isidentifier():
             raise UsageError(f"--as needs a variable name, not {how.name!r}")
-        # Executed by a program, the kernel ends with its last cell and would take the run along.
+        # A program that executes a notebook ends the kernel after the last cell, and with it the run.
         self._background = how.background and self.surface == "panel"
         return NotebookScreen(self, how, background=self._background)
 
@@ -312,7 +313,7 @@ def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
         work.send(None)
     except StopIteration as done:
         return done.value
-    # A defect, which has no reader.
+    # The start of a run never awaits; if it does, the rest of the coroutine would be lost without a word.
     raise RuntimeError("the start of a run waited, which is a defect: please report it")
 
 

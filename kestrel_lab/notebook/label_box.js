@@ -116,7 +116,7 @@ export default {
       meter.max = Math.max(1, now.total);
       meter.value = now.done;
       meter.setAttribute("aria-label", "labelled");
-      tell(now.told);
+      tell(now.message);
       for (const button of keys.children) button.disabled = !item && !"ur".includes(button.dataset.key);
       const of = JSON.stringify([item, now.rubric, now.report, now.outdated, now.elsewhere]);
       if (of === shown) return;

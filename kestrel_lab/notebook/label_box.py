@@ -46,19 +46,19 @@ class LabelBox:
         """Take a key of a page, on whichever thread the kernel chose."""
         with self._lock:
             try:
-                told = self._act(content)
+                message = self._act(content)
             except KestrelError as error:
-                told = str(error)
-            self._widget.state = self._state(told)
+                message = str(error)
+            self._widget.state = self._state(message)
 
     def _act(self, content: dict[str, Json]) -> str:
-        """Do what a key asks for; returns what there is to say about it."""
+        """Do what a key asks for; returns the message to show, empty if there is none."""
         text = str(content.get("text") or "")[:NOTE_CHARS]
         match content.get("k"):
             case "label":
                 item, value = self.labelling.next(), content.get("value")
                 if item is None or (item.run, item.repeat) != (content.get("run"), content.get("repeat")):
-                    # Another tab was faster: its label stands, and this one meant what is not shown any more.
+                    # Another tab was faster. Its label counts; this key meant a trial no longer shown.
                     return "that trial was labelled meanwhile, in another tab perhaps: this is the next one"
                 if value in (0, 1, None) and not isinstance(value, bool | float):
                     self.labelling.give(item.run, value, note=text, repeat=item.repeat)
@@ -69,7 +69,7 @@ class LabelBox:
                 return "a new version of the rubric: trials are labelled again, and no labels are mixed"
         return ""
 
-    def _state(self, told: str) -> dict[str, Json]:
+    def _state(self, message: str) -> dict[str, Json]:
         labelling = self.labelling
         item = labelling.next()
         done, total = labelling.progress()
@@ -83,9 +83,10 @@ class LabelBox:
             "rubric": sanitize_text(labelling.rubric),
             "outdated": labelling.outdated(),
             "elsewhere": labelling.elsewhere(),
-            "told": sanitize_text(told),
+            "message": sanitize_text(message),
             "report": report,
-            # Else a label that changes nothing on the screen would not be told to the page.
+            # traitlets sends only a state that differs. The number makes every state differ, also after a
+            # label that changes nothing on the screen.
             "n": time.monotonic_ns() % 2**52,
         }
 

@@ -100,10 +100,10 @@ function headPart(el, send) {
   const lost = resume => {
     if (now.ended > 0 || el.dataset.lost) return;
     el.dataset.lost = "true";
-    const row = make("div", "kst-buttons"), button = make("button", "kst-primary", "Resume in a new cell"), told = make("span", "kst-soft");
+    const row = make("div", "kst-buttons"), button = make("button", "kst-primary", "Resume in a new cell"), hint = make("span", "kst-soft");
     button.type = "button";
-    button.onclick = () => { if (resume(now.run) === false) put(told, "Type it into a cell: %kestrel resume " + now.run); else button.disabled = true; };
-    row.append(button, told);
+    button.onclick = () => { if (resume(now.run) === false) put(hint, "Type it into a cell: %kestrel resume " + now.run); else button.disabled = true; };
+    row.append(button, hint);
     health.hidden = false;
     health.replaceChildren("The kernel has stopped, so nobody works on this run. Everything it did is in the log, and it can go on from there.", row);
     now.ended = clockSeen;
@@ -235,10 +235,11 @@ function callRow(tools) {
   const danger = make("span", "kst-badge"), took = make("span", "kst-took"), preview = make("div", "kst-preview kst-soft");
   const args = make("dl"), resultLabel = make("div", "kst-label", "Output"), result = block(""), diff = block(""), note = make("div", "kst-note kst-soft");
   const code = make("div", "kst-md kst-code"), figures = make("div", "kst-figures");
-  const inside = make("span", "kst-soft"), step = make("span", "kst-step kst-soft");
+  const inside = make("span", "kst-soft"), step = make("span", "kst-step kst-soft"), blamed = make("span", "kst-badge kst-blamed");
+  blamed.hidden = true;
   diff.classList.add("kst-diff");
   diff.hidden = true;
-  summary.append(mark, inside, tool, line, danger, step, took, preview);
+  summary.append(mark, inside, tool, line, blamed, danger, step, took, preview);
   const table = make("table", "kst-table"), asText = make("details", "kst-all");
   asText.append(make("summary", "", "as text"));
   table.hidden = asText.hidden = true;
@@ -278,7 +279,12 @@ function callRow(tools) {
       }
       if (c.diff !== undefined) showDiff(diff, c.diff);
       if (c.preview !== undefined) put(preview, c.preview);
-      if (c.note !== undefined) put(note, c.note);
+      if (c.note !== undefined) {
+        put(note, c.note);
+        const named = c.note.startsWith("▶");
+        put(blamed, named ? c.note.split(" · ")[0] : "");
+        blamed.hidden = !named;
+      }
       if (c.undo !== undefined) {
         summary.querySelectorAll(".kst-undo, .kst-problem").forEach(node => node.remove());
         if (c.undo && tools?.undo) summary.append(undoButton(c.undo, tools.undo));
@@ -691,7 +697,7 @@ function view(el, send, tools) {
   };
 }
 
-// A page that was loaded anew is not told of changes to outputs that were there before: the panel itself puts what is
+// A page that was loaded anew receives no changes of outputs that were there before: the panel itself puts what is
 // to remain in its place, so that the notebook is saved with it. Nothing where a front end keeps its notebook to itself.
 const VIEW = "application/vnd.jupyter.widget-view+json";
 const widgetOf = data => data[VIEW]?.model_id;

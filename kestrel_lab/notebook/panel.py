@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, RunScanned
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.host.user import user_name
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 HELLO_S = 10.0
-"""Seconds that a page may take to say that it shows widgets; the panel waits for it only when none has."""
+"""Seconds that the first page may take to report that it shows the panel."""
 FIRST_ROWS = 200
-"""Rows that are stored for a page that is not open yet; it asks for the rest."""
+"""A view of at most so many rows is stored in the widget for a page that opens later; of more, it asks."""
 ANSWER_CHARS = 20_000
 """Characters of the longest answer to a question."""
 
 Fallback = Callable[[ApprovalAsked], Awaitable[ApprovalGiven]]
-"""Asks where no widget is shown."""
+"""Asks the person if no page shows the panel."""
 
 
 class StaticPicture:
@@ -67,7 +67,7 @@ def with_static_html(shown: Any, still: Mapping[str, Any]) -> tuple[dict[str, An
 
 
 class Place(Protocol):
-    """Where a panel stands: a display of a cell, or a part of other controls."""
+    """The place of a panel: a display of a cell, or a part of other controls."""
 
     def update(self, picture: Any) -> object:
         """Show something else there."""
@@ -101,13 +101,13 @@ class Panel:
         before: Panel | None = None,
         place: Place | None = None,
     ) -> None:
-        """`user` is who clicks; `timeout` seconds without a click deny a call, `None` waits.
+        """`user` is recorded with clicks; `timeout` seconds without a click deny a call, `None` waits.
 
-        `shown` is called when the panel appears. It takes the place of `before`, whose run then stands above
-        its own, or stands in `place`.
+        `shown` is called when the panel appears. The panel replaces `before`, whose run it then shows above
+        its own, or appears in `place`.
         """
         self.ask: Callable[[str], object] | None = None
-        """Goes on with the conversation; with it there is a line to type into below the finished run."""
+        """Continues the conversation with a text; if set, there is an input line below the finished run."""
         self._shown, self._before = shown, before
         self._loop: asyncio.AbstractEventLoop | None = None
         self.view = RunView()
@@ -120,12 +120,13 @@ class Panel:
         self._watched = False
         self._waiting: dict[str, asyncio.Future[ApprovalGiven]] = {}
         self._early: dict[str, ApprovalGiven] = {}
-        """Clicks that came while the question was still on its way to the disk."""
+        """Clicks on questions that are shown, but whose `__call__` does not wait yet."""
         self._clicks: set[str] = set()
-        """Clicks that were taken; a page repeats one until it sees what came of it."""
+        """Numbers of clicks that were handled: a page repeats a click until it sees the result."""
         self._lock = threading.Lock()
         self._refused: set[str] = set()
         self._run: Run | None = None
+        self._blamed: RunScanned | None = None
         self._undoing: set[asyncio.Task[None]] = set()
         self._widget.on_msg(self._message)
         self._handle: Place | None = place
@@ -158,40 +159,45 @@ class Panel:
         run.subscribe(self._take)
 
     def close(self) -> None:
-        """Put a static picture in the panel's place; again does nothing."""
+        """Replace the panel by a static picture; repeated calls do nothing."""
         if not self._open:
             return
         self._open = False
+        # Pages that show the panel get the last changes before the picture replaces it.
         self._stream.flush()
         self._mark()
         self._put_still()
-        # The update does not reach a page that was loaded since, or is closed now and comes back: each page
-        # that says hello is told, until `retire`.
+        # The update misses a page that was loaded since, or is closed now and comes back. So each page that
+        # says hello gets the static picture, until `retire`.
         self._say_still()
 
     def look_again(self) -> None:
-        """Mark in the picture which citations have changed since; does nothing if none has."""
+        """Mark in the picture which citations have changed since, and what was blamed since; does nothing if
+        there is nothing new.
+        """
         if not self._open and self._handle is not None and self._mark():
             self._put_still()
 
     def _mark(self) -> bool:
-        """Mark the claims of the answer by their evidence as it is now; returns whether that changed any."""
-        return (
-            self._run is not None
-            and self.view.cites
-            and bool(self.view.mark(self._run.report.evidence.claims))
-        )
+        """Mark the claims of the answer by their evidence as it is now, and the turns that a blame names;
+        returns whether that changed any.
+        """
+        if self._run is None:
+            return False
+        blamed = self._run.report.blamed if self.view.done else None
+        marked = blamed is not None and blamed != self._blamed and bool(self.view.apply(blamed))
+        self._blamed = blamed
+        return (self.view.cites and bool(self.view.mark(self._run.report.evidence.claims))) or marked
 
     def bundle(self) -> dict[str, str]:
-        """The static picture, with those of the turns that stand above it."""
+        """The static picture, below those of the earlier turns."""
         own = StaticPicture(self.view).bundle
         earlier = {} if self._before is None else self._before.bundle()
         return {mime: f"{earlier[mime]}\n{text}" if mime in earlier else text for mime, text in own.items()}
 
     def rest(self) -> None:
-        """Take the line to type into away: the conversation goes on elsewhere.
-
-        What a page shows of a run that still works stays live.
+        """Remove the input line, because the conversation continues elsewhere. A run that still works stays
+        live.
         """
         if self.ask is not None:
             self.ask = None
@@ -236,10 +242,10 @@ class Panel:
         )
 
     def keep_clicks_coming(self) -> None:
-        """Make clicks arrive although the kernel's main thread is busy waiting.
+        """Make clicks arrive while the kernel's main thread is busy.
 
-        ipykernel 7.4 hands a front end's message to whichever thread last sent one: that would be the
-        busy one. Kernels without the attribute do not.
+        ipykernel 7.4 handles a message of a front end on the thread that last sent one, which would be the
+        busy one. Other versions do not have the attribute.
         """
         comm = self._widget.comm
         if hasattr(comm, "_reply_subshell_for"):
@@ -256,6 +262,7 @@ class Panel:
         if asked.call in self._refused:
             self._widget.send({"k": "refused", "id": asked.call, "message": asked.why})
         answer: asyncio.Future[ApprovalGiven] = asyncio.get_running_loop().create_future()
+        # Clicks come in on another thread.
         with self._lock:
             self._waiting[asked.call] = answer
             if (early := self._early.pop(asked.call, None)) is not None:
@@ -271,7 +278,7 @@ class Panel:
                 self._waiting.pop(asked.call, None)
                 self._early.pop(asked.call, None)
         if given.args is not None:
-            # Asked again about the same call, these arguments did not fit the tool.
+            # If the same call is asked about again, these arguments did not fit the tool.
             self._refused.add(asked.call)
         return given
 
@@ -289,12 +296,12 @@ class Panel:
             self._widget.picture = self._stream.picture()
 
     async def _seen(self) -> bool:
-        """Whether some front end shows the panel.
+        """Return whether some front end shows the panel.
 
-        One is waited for once, from when the panel appeared: not for every question.
+        Wait for one at most `HELLO_S` after the panel appeared, so only the first question may wait.
         """
         until = min(self._shown_at, time.monotonic()) + HELLO_S
-        # Heard of on whichever thread the kernel chose: an event of this loop could not be set there.
+        # Polled, because the message comes in on any thread, where an event of this loop cannot be set.
         while not self._heard.is_set() and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         return self._heard.is_set()
@@ -304,8 +311,8 @@ class Panel:
         return self._heard.wait(max(0.0, min(seconds, self._shown_at + HELLO_S - time.monotonic())))
 
     def _message(self, _widget: object, content: dict[str, Json], _buffers: object) -> None:
-        """Take a front end's word, on whichever thread the kernel chose."""
-        # Any word will do: a greeting sent before the page had its subshell lies in the busy main shell.
+        """Handle a message of a front end, on whichever thread the kernel chose."""
+        # Any message counts as a greeting: the greeting itself may wait in the queue of the busy main thread.
         self._heard.set()
         self._take_outputs()
         match content.get("k"):
@@ -328,7 +335,7 @@ class Panel:
                 self._decide(content)
 
     def _take_outputs(self) -> None:
-        """Have outputs of the run's code shown here and not below the cell, once a page shows the panel."""
+        """Show outputs of the run's code here instead of below the cell, once a page shows the panel."""
         if self._heard.is_set() and self._run is not None and (shell := live_shell()) is not None:
             kernel_of(shell).panels.add(self._run.id)
 
@@ -374,7 +381,7 @@ class Panel:
         )
         with self._lock:
             if (click := str(content.get("n") or "")) and click in self._clicks:
-                # Else a repetition would answer the next question about the call.
+                # A repeated click would answer the next question about the same call.
                 return
             self._clicks.add(click)
             waiting = self._waiting.get(call)
@@ -417,7 +424,8 @@ def _widget_class() -> Callable[[RunView, str], Any]:
 class ChatBox:
     """Shows a `Chat` as widgets.
 
-    What is typed is the same in every tab that shows it; at the end of each turn its picture stands above.
+    Every tab shows the same typed text. At the end of each turn the picture of its run appears above the
+    input.
     """
 
     def __init__(self, chat: Chat) -> None:

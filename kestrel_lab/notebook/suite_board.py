@@ -246,7 +246,7 @@ class Bar:
         parts = template_macros("board.html")
         self.text = "\n".join([progress, *(f"  {config}: {rate}" for config, rate in rates.items())])
         self.head = str(parts.head(done, total, progress, rates, bool(shown)))
-        """What stands over the rows."""
+        """HTML above the rows: progress and rates."""
         self.rows = [
             str(parts.row(name, {config: tiles.get(config, Tile()) for config in rates}, opened))
             for name, tiles in shown

@@ -76,11 +76,11 @@ class Policy:
         return self.ruling(call).verdict
 
     def ruling(self, call: Call) -> Ruling:
-        """Return the verdict on `call` and its source: a rule if one concerns the call, otherwise its danger.
+        """Return the verdict on `call` and its source: a rule if one matches the call, otherwise its danger.
 
-        No level of danger allows code in the user's own kernel: a harmless preview of it says little, since
-        code can tell one from the real thing. Where nobody is to be asked (`deny`), what a rule wants to be
-        asked about is refused.
+        No level of danger allows code in the user's own kernel: a harmless preview proves little, because
+        code can notice that it is previewed. Under `deny` nobody is asked, so calls that a rule would ask
+        about are refused.
         """
         ruling = self.rules(call)
         if ruling is None:

@@ -60,12 +60,13 @@ class Rulebook(TableView):
                 return Ruling(
                     "ask",
                     rule.source,
-                    "part of this call cannot be told before it runs, and it may be what the rule is "
+                    "part of this call is only known when it runs, and it may be what the rule is "
                     f"about: {rule.why}",
                 )
         return (
             None
-            # A person who wrote the rule expected the sandbox to contain the command.
+            # No rule allows a command that runs without a sandbox only because none works here: whoever wrote
+            # the rule relied on the sandbox.
             if call.unsandboxed
             else _allowing_ruling(
                 [rule for rule in mine if rule.verdict == "allow" and rule.allows_values(call, root)], call
@@ -103,7 +104,7 @@ class Rulebook(TableView):
 
 def _not_covered(pattern: CommandPattern, word: str) -> str:
     return (
-        f"`{pattern.text}` does not cover {word}, because ... stands only for options that write and "
+        f"`{pattern.text}` does not cover {word}, because ... matches only options that write and "
         "run nothing: write others into the rule"
     )
 
@@ -113,6 +114,7 @@ def _allowing_ruling(rules: list[Rule], call: Call) -> Ruling | None:
     for rule in rules:
         if not rule.commands:
             return Ruling("allow", rule.source, rule.why, args=frozenset(rule.values))
+    # Otherwise each command of the line needs a rule that allows it; they may be different rules.
     for name in sorted({name for rule in rules for name in rule.commands}):
         text = call.args.get(name)
         fitting = [rule for rule in rules if set(rule.commands) == {name}]

@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from kestrel_lab.core.events.calls import RetrievalStep
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.language.code_tokens import WORD, index_text, query_words
 from kestrel_lab.retrieval.code_graph import Graph
-from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
+from kestrel_lab.retrieval.hits import Hit, Retrieval
 from kestrel_lab.retrieval.indexing import git_history as history
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.mentions import mentioned_paths, parse_question
@@ -101,21 +103,22 @@ class Cascade:
                 new, step = self._onward(list(chosen.values()), coverage, ranking)
             new = [hit for hit in new if hit.path not in chosen][: most - len(chosen)]
             dropped = {path: why for path, why in step.dropped.items() if path not in chosen}
-            steps.append(replace(step, chosen=tuple(hit.path for hit in new), dropped=dropped))
+            steps.append(replace(step, chosen=[hit.path for hit in new], dropped=dropped))
             chosen |= {hit.path: hit for hit in new}
             if not new and look > 0:
                 stopped = "saturation"
                 break
         began = time.perf_counter()
-        kept, dropped = check_hits(self._index.workspace, chosen.values(), query)
+        kept, out = check_hits(self._index.workspace, chosen.values(), query)
         steps.append(
-            Step(
+            RetrievalStep(
+                step="",
                 retriever="grep",
                 query=query,
                 arguments={"read": len(chosen)},
                 found=len(kept),
-                chosen=tuple(hit.path for hit in kept),
-                dropped=dropped,
+                chosen=[hit.path for hit in kept],
+                dropped={**out},
                 seconds=round(time.perf_counter() - began, 4),
                 note="read to check them",
             )
@@ -156,7 +159,7 @@ class Cascade:
 
     def _again(
         self, query: str, coverage: Coverage, found: Ranking, held: int, most: int
-    ) -> tuple[list[Hit], Step]:
+    ) -> tuple[list[Hit], RetrievalStep]:
         """Search for the missing words, weighting names of files and symbols most; then extend the first
         list.
         """
@@ -169,7 +172,8 @@ class Cascade:
         ]
         first = search.hits(telling, asked)
         behind, why = found.hits[held:most], "none of the missing words is in its name or its symbols"
-        step = Step(
+        step = RetrievalStep(
+            step="",
             retriever=self._search.name,
             query=asked,
             arguments={"first": "paths and symbols", "terms": coverage.terms, "files": coverage.files},
@@ -183,7 +187,9 @@ class Cascade:
             *self._search.hits(behind, query),
         ], step
 
-    def _onward(self, held: Sequence[Hit], coverage: Coverage, ranking: Ranking) -> tuple[list[Hit], Step]:
+    def _onward(
+        self, held: Sequence[Hit], coverage: Coverage, ranking: Ranking
+    ) -> tuple[list[Hit], RetrievalStep]:
         """Find files with a missing word among those that the best files import, that import them, or that
         change together with them.
         """
@@ -204,12 +210,13 @@ class Cascade:
             useful = [path for path in have if words_found(connection, [have[path].file], lacking)]
         found = self._search.hits([have[path] for path in useful], ranking.question.text)
         hits = [replace(hit, how="graph", why=origins[hit.path]) for hit in found]
-        dropped = {
+        dropped: dict[str, Json] = {
             path: "beside what was found, but has none of the missing words"
             for path in origins
             if path not in useful
         }
-        step = Step(
+        step = RetrievalStep(
+            step="",
             retriever=self._graph.name,
             query=" ".join(coverage.gaps),
             arguments={"from": [hit.path for hit in held[:3]]},

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.events.calls import RetrievalStep
 from kestrel_lab.host.extras import missing_package
 from kestrel_lab.language.code_tokens import index_text
 from kestrel_lab.language.grammars import absent_grammars
-from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
+from kestrel_lab.retrieval.hits import Hit, Retrieval
 from kestrel_lab.retrieval.indexing.file_list import read_text
 from kestrel_lab.retrieval.indexing.imports import resolve_import
 from kestrel_lab.retrieval.indexing.index import CodeIndex
@@ -57,12 +58,13 @@ class Graph:
         for hit in hits:
             chosen.setdefault(hit.path, hit)
         kept = dict(list(chosen.items())[:top_k])
-        step = Step(
+        step = RetrievalStep(
+            step="",
             retriever=self.name,
             query=query,
             arguments={"top_k": top_k, "names": list(named_code(query))},
             found=len(chosen),
-            chosen=tuple(kept),
+            chosen=list(kept),
             dropped={path: f"behind the {top_k} asked for" for path in chosen if path not in kept},
             seconds=round(time.perf_counter() - began, 4),
         )

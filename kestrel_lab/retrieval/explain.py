@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
+from kestrel_lab.core.events.calls import RetrievalStep
 from kestrel_lab.host.git import run_git
-from kestrel_lab.retrieval.hits import Retrieval, Step
+from kestrel_lab.retrieval.hits import Retrieval
 from kestrel_lab.retrieval.indexing.file_list import SKIPPED_FOLDERS, file_stamp, files_of, skip_reason
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.ranking import Ranking, Weights
@@ -169,14 +170,13 @@ def _in_steps(retrieval: Retrieval | None, path: str) -> FileExplanation | None:
     return last_step_about(retrieval.steps, path)
 
 
-def last_step_about(steps: tuple[Step, ...], path: str) -> FileExplanation | None:
+def last_step_about(steps: tuple[RetrievalStep, ...], path: str) -> FileExplanation | None:
     """Return what the last step that names a file says about it; `None` if none does."""
     for number, step in reversed(list(enumerate(steps, 1))):
         if path in step.dropped:
-            state = "behind" if step.dropped[path].startswith("ranked ") else "dropped"
-            return FileExplanation(
-                path=path, state=state, reason=f"step {number}, {step.retriever}: {step.dropped[path]}"
-            )
+            why = str(step.dropped[path])
+            state = "behind" if why.startswith("ranked ") else "dropped"
+            return FileExplanation(path=path, state=state, reason=f"step {number}, {step.retriever}: {why}")
     return None
 
 

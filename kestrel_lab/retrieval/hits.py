@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, overload
 
-from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.events.calls import RetrievalStep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,29 +38,13 @@ class Hit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """One search on the way to an answer."""
-
-    retriever: str
-    query: str
-    arguments: Mapping[str, Json] = field(default_factory=dict)
-    found: int = 0
-    """Files that matched."""
-    chosen: tuple[str, ...] = ()
-    """Files that came into the answer by it, best first."""
-    dropped: Mapping[str, str] = field(default_factory=dict)
-    """Files that did not, with the reason; of those that were merely ranked behind, the next hundred."""
-    seconds: float = 0.0
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Retrieval(Sequence[Hit]):
     """The answer to a question, best first, with the steps that led to it."""
 
     query: str
     hits: tuple[Hit, ...] = ()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[RetrievalStep, ...] = ()
+    """In order; `trace_events` adds the question and the result before they are recorded."""
     coverage: float = 0.0
     """Weighted share of the question's words that the files found have, from 0 to 1."""
     gaps: tuple[str, ...] = ()

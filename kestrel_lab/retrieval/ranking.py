@@ -18,8 +18,8 @@ from kestrel_lab.retrieval.indexing.imports import resolve_import
 from kestrel_lab.retrieval.indexing.table import FIELDS
 from kestrel_lab.retrieval.mentions import KINDS, Mentions, Question, find_mentions, parse_question
 
-# What ties files to the best of a ranking: a change often touches a file and what changes, is imported or
-# stands with it.
+# Files are tied to the best of a ranking because a change often touches a file together with those that
+# changed with it before, that it imports, or that are in its folder.
 
 TIES = ("together", "imported", "folder")
 """Kinds of ties: changed in the same commits, imported or linked to, in the same folder."""
@@ -31,8 +31,8 @@ def file_ties(
     """Return for each kind how closely each of `paths` is tied to a leader: 0 to 1, times the leader's
     weight.
 
-    The first leader is fully tied to itself by each kind, so that nothing overtakes it for its ties; the
-    others are tied only to one another.
+    The first leader is fully tied to itself by each kind, so that no other file overtakes it by ties. The
+    other leaders are tied only to one another.
     """
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in TIES}
 
@@ -236,6 +236,7 @@ def _raise_tied(connection: apsw.Connection, ranked: list[Ranked], weights: Weig
     if not ranked or ranked[0].score <= 0 or not any(getattr(weights, kind) for kind in TIES):
         return ranked
     near = ranked[:_MOST_TIED]
+    # Squared, so that a file whose score is half of the best one lends a quarter of the weight.
     leaders = {one.path: (one.score / ranked[0].score) ** 2 for one in ranked[:_LEADERS]}
     found = file_ties(connection, leaders, [one.path for one in near])
     risen = []
@@ -284,7 +285,7 @@ def words_in(
     found: dict[int, float] = defaultdict(float)
     for weight, words in groups.items():
         match = " OR ".join(f'"{word}"' for word in words)
-        # Sorting costs as much again as matching: only where not all are wanted.
+        # Sorting doubles the time of matching, so only a limited query sorts.
         sql = f"SELECT rowid, rank FROM {table} WHERE {table} MATCH ?" + (
             f" ORDER BY rank LIMIT {most:d}" if most else ""
         )

@@ -18,9 +18,11 @@ from typing import Any
 import apsw
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.calls import RetrievalStep
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.language.code_tokens import query_words
-from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
+from kestrel_lab.retrieval.hits import Hit, Retrieval
 from kestrel_lab.retrieval.indexing.file_list import SKIPPED_FOLDERS, is_secret, read_text, ripgrep_program
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.ranking import LEAST_SHARE, Ranked, Ranking, Weights, rank_files
@@ -174,20 +176,23 @@ def score_text(parts: Mapping[str, float], weights: Weights, factor: float = 1.0
     return f"({text or '0'}) × {factor:g}" if factor != 1 else text or "0"
 
 
-def step_of(name: str, query: str, ranking: Ranking, top_k: int, seconds: float, **arguments: Any) -> Step:
+def step_of(
+    name: str, query: str, ranking: Ranking, top_k: int, seconds: float, **arguments: Any
+) -> RetrievalStep:
     """Return a ranking as a step of a trace."""
     behind = enumerate(ranking.hits[top_k : top_k + MAX_LISTED], top_k + 1)
     faint = ranking.files[ranking.clear : ranking.clear + MAX_LISTED]
-    dropped = {
+    dropped: dict[str, Json] = {
         **{one.path: f"ranked {place}: behind the {top_k} asked for" for place, one in behind},
         **{one.path: FAINT for one in faint},
     }
-    return Step(
+    return RetrievalStep(
+        step="",
         retriever=name,
         query=query,
         arguments={"top_k": top_k, **arguments},
         found=ranking.clear,
-        chosen=tuple(one.path for one in ranking.hits[:top_k]),
+        chosen=[one.path for one in ranking.hits[:top_k]],
         dropped=dropped,
         seconds=round(seconds, 4),
     )
@@ -249,12 +254,13 @@ class Grep:
         ranked = sorted(found, key=lambda path: (-sum(1 / rare[word] for word in found[path]), path))
         hits = [hit for path in ranked[:top_k] if (hit := self._hit(path, found[path], words)) is not None]
         behind = enumerate(ranked[top_k : top_k + MAX_LISTED], top_k + 1)
-        step = Step(
+        step = RetrievalStep(
+            step="",
             retriever=self.name,
             query=query,
             arguments={"top_k": top_k, "words": list(words)},
             found=len(ranked),
-            chosen=tuple(hit.path for hit in hits),
+            chosen=[hit.path for hit in hits],
             dropped={path: f"ranked {place}: behind the {top_k} asked for" for place, path in behind},
             seconds=round(time.perf_counter() - began, 4),
         )

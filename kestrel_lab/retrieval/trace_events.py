@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kestrel_lab.core.events.union import RetrievalStep
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
+from kestrel_lab.retrieval.hits import Hit, Retrieval
 
 _QUESTION_CHARS = 2_000
-_STEP = ("retriever", "found", "seconds", "note")
-"""Fields shared by a step and its event, besides texts and lists."""
 _WITHOUT: dict[str, Any] = {
     "path": "",
     "first": 1,
@@ -27,31 +26,22 @@ _WITHOUT: dict[str, Any] = {
 
 def events_of(found: Retrieval) -> tuple[RetrievalStep, ...]:
     """Return one event per step; the last one has the hits, without their text, which the files have."""
-    events: list[RetrievalStep] = []
-    for number, step in enumerate(found.steps, 1):
-        said: dict[str, Any] = {name: getattr(step, name) for name in _STEP}
-        said |= {
-            "arguments": dict(step.arguments),
-            "chosen": list(step.chosen),
-            "dropped": dict(step.dropped),
-        }
-        if number == len(found.steps):
-            hits = [
-                {name: getattr(hit, name) for name in _WITHOUT} | {"score": round(hit.score, 4)}
-                for hit in found.hits
-            ]
-            said |= {
-                "note": one_line(step.note),
-                "hits": hits,
-                "coverage": found.coverage,
-                "gaps": list(found.gaps),
-                "stopped": found.stopped,
-            }
-        events.append(
-            RetrievalStep(
-                step="", question=found.query[:_QUESTION_CHARS], query=step.query[:_QUESTION_CHARS], **said
-            )
+    question = found.query[:_QUESTION_CHARS]
+    events = [replace(step, question=question, query=step.query[:_QUESTION_CHARS]) for step in found.steps]
+    hits = [
+        {name: getattr(hit, name) for name in _WITHOUT} | {"score": round(hit.score, 4)} for hit in found.hits
+    ]
+    events[-1:] = [
+        replace(
+            last,
+            note=one_line(last.note),
+            hits=hits,
+            coverage=found.coverage,
+            gaps=list(found.gaps),
+            stopped=found.stopped,
         )
+        for last in events[-1:]
+    ]
     return tuple(events)
 
 
@@ -69,16 +59,16 @@ def retrievals_in(events: Iterable[RetrievalStep]) -> list[Retrieval]:
 
 def _retrieval(events: Sequence[RetrievalStep]) -> Retrieval:
     last = events[-1]
-    steps = []
-    for event in events:
-        said: dict[str, Any] = {name: getattr(event, name) for name in (*_STEP, "query", "arguments")}
-        dropped = {path: str(why) for path, why in event.dropped.items()}
-        steps.append(Step(**said, chosen=tuple(event.chosen), dropped=dropped))
     hits = tuple(
         Hit(text="", **{name: written.get(name, default) for name, default in _WITHOUT.items()})
         for written in last.hits
     )
     gaps, coverage = tuple(last.gaps), last.coverage or 0.0
     return Retrieval(
-        query=last.question, hits=hits, steps=tuple(steps), coverage=coverage, gaps=gaps, stopped=last.stopped
+        query=last.question,
+        hits=hits,
+        steps=tuple(events),
+        coverage=coverage,
+        gaps=gaps,
+        stopped=last.stopped,
     )

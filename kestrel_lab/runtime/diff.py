@@ -12,7 +12,7 @@ from kestrel_lab.core.events import union as e
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.tools.timeparse.session_time import from_json
 from kestrel_lab.views.dataframes import unit_frame
-from kestrel_lab.views.formatting import args_line, usage_line
+from kestrel_lab.views.formatting import args_line, format_count, usage_line
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class RunDiff(PartsView):
     """Where two runs part.
 
     Two events are the same when their type and fields are; times and ids of runs and records do not count,
-    nor what a model was told of the time at which its run began. The order of events counts. Left out is what
+    nor what the system message says of the time at which the run began. The order counts. Left out is what
     only says how a run came to go on: changes of its state, `run_resumed`, `run_forked`, `files_kept`, and
     that a step was begun, or a model or a person asked, once more; and what was said of a run afterwards.
     """
@@ -70,7 +70,7 @@ class RunDiff(PartsView):
         return frame.astype({"a_seq": "Int64", "b_seq": "Int64", "same": bool})
 
     def parts(self) -> Iterable[Part]:
-        """Return both runs side by side, and the events from where they part."""
+        """Return both runs side by side, and the events that differ from where they part."""
         yield from ("", Table(("", "a", "b"), self._summary))
         if not self.same:
             yield from ("", Table(("a_seq", "b_seq", "type", "a", "b"), self._parted))
@@ -80,9 +80,11 @@ class RunDiff(PartsView):
         """How far the runs are the same, in one line."""
         if self.same:
             return f"the runs did the same: {self.shared} events"
-        left = len(self.rows) - self.shared - _SHOWN
+        left = len(self._differing) - _SHOWN
         more = f"; {left} more rows are in .frame" if left > 0 else ""
-        return f"the runs share {self.shared} events, then part{more}"
+        after, differ = len(self.rows) - self.shared, len(self._differing)
+        few = f"; {differ} of {format_count(after, 'event')} from there differ" if differ < after else ""
+        return f"the runs share {format_count(self.shared, 'event')}, then part{few}{more}"
 
     @property
     def _summary(self) -> list[tuple[str, str, str]]:
@@ -95,10 +97,15 @@ class RunDiff(PartsView):
             ("used", usage_line(a.usage), usage_line(b.usage)),
         ]
 
+    @cached_property
+    def _differing(self) -> list[tuple[int | None, int | None, str, bool, str, str]]:
+        rows = (_row(pair, same=False) for pair in self.rows[self.shared :])
+        return [row for row in rows if not row[3]]
+
     @property
     def _parted(self) -> list[tuple[object, ...]]:
-        rows = (_row(pair, same=False) for pair in self.rows[self.shared :][:_SHOWN])
-        return [(a_seq or "", b_seq or "", kind, a, b) for a_seq, b_seq, kind, _, a, b in rows]
+        shown = self._differing[:_SHOWN]
+        return [(a_seq or "", b_seq or "", kind, a, b) for a_seq, b_seq, kind, _, a, b in shown]
 
 
 def diff_runs(a: Run, b: Run) -> RunDiff:
@@ -187,12 +194,13 @@ def _row(pair: Pair, *, same: bool) -> tuple[int | None, int | None, str, bool, 
         None if b is None else b.seq,
         kind,
         same,
-        _record_text(a),
-        _record_text(b),
+        _record_text(a, b),
+        _record_text(b, a),
     )
 
 
-def _record_text(record: e.Record | None) -> str:
+def _record_text(record: e.Record | None, other: e.Record | None) -> str:
+    """Return what happened, in a line; of an event without a form of its own, the fields that differ."""
     if record is None:
         return ""
     match record.event:
@@ -220,11 +228,10 @@ def _record_text(record: e.Record | None) -> str:
         case e.RunFinished() as event:
             return one_line(f"{event.outcome}: {event.answer[:1_000] or event.reason}", 200)
         case event:
-            return one_line(
-                ", ".join(
-                    f"{name}={value}"
-                    for name, value in e.to_json(event).items()
-                    if value not in ("", None, [], {})
-                ),
-                200,
-            )
+            same = {} if other is None or other.event.type != event.type else _without_times(other.event)
+            fields = {
+                name: value
+                for name, value in _without_times(event).items()
+                if value not in ("", None, [], {}) and (name not in same or same[name] != value)
+            }
+            return one_line(", ".join(f"{name}={value}" for name, value in fields.items()), 200)

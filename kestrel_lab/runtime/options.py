@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -250,12 +251,13 @@ class Flag:
     """How an option is written on the command line."""
 
     name: str = ""
-    """`--cost`; by default made from the option's name."""
+    """`--cost`; by default made from the option's name. A short form may follow: `--cost -c`."""
     metavar: str = ""
     kind: Any = str
-    """The type of its value. A `list[str]` is written several times."""
+    """The type of its value, a number of at `least` this size. A `list[str]` is written several times."""
     parse: Callable[[Any], Any] | None = None
     """Makes the option's value of it; by default it is the value."""
+    least: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -778,13 +780,17 @@ class LimitOptions(TypedDict, total=False):
     ]
 
 
-def table(options: type[Any]) -> dict[str, Opt]:
+_TABLES: Final[dict[type[Any], Mapping[str, Opt]]] = {}
+
+
+def table(options: type[Any]) -> Mapping[str, Opt]:
     """Return the options of a table by name, in order."""
-    return {
-        name: kind.__metadata__[0]
-        for name, kind in options.__annotations__.items()
-        if hasattr(kind, "__metadata__")
-    }
+    if options not in _TABLES:
+        kinds = options.__annotations__.items()
+        _TABLES[options] = MappingProxyType(
+            {name: kind.__metadata__[0] for name, kind in kinds if hasattr(kind, "__metadata__")}
+        )
+    return _TABLES[options]
 
 
 LIMITS: Final = tuple(LimitOptions.__annotations__)
@@ -920,43 +926,49 @@ def check_options(call: Callable[P, T]) -> Callable[P, T]:
     """Wrap `call` so that an option it does not have raises `UnknownOption` at once, with the nearest
     name.
     """
-    parameters = inspect.signature(call).parameters.values()
     known = [
         one.name
-        for one in parameters
+        for one in inspect.signature(call).parameters.values()
         if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) and one.name != "self"
     ]
     return _refuse_unknown(call, known)
 
 
-def takes_options(options: type[Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Check the keyword arguments `**options` of a function against a table, a TypedDict or a dataclass, and
+def takes_options(*tables: type[Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Check the keyword arguments `**options` of a function against tables, TypedDicts or dataclasses, and
     show them to `help` and completion, with their defaults.
     """
-    names, known = options.__annotations__, table(options)
-    if is_dataclass(options):
-        defaults = {one.name: one.default for one in fields(options) if one.default is not MISSING}
-    else:
-        own = fill(LabOptions if options is LabKeywords else options, {}) if known else {}
-        defaults = {name: own.get(name) for name in names}
-    shown = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=defaults.get(name, inspect.Parameter.empty),
-            annotation=_shown_type(kind, defaults.get(name, "")) if name in known else kind,
-        )
-        for name, kind in names.items()
-    ]
+    shown = [one for options in tables for one in _parameters(options)]
 
     def decorate(call: Callable[P, T]) -> Callable[P, T]:
         signature = inspect.signature(call)
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        wrapped = _refuse_unknown(call, [*(one.name for one in own if one.name != "self"), *names])
+        wrapped = _refuse_unknown(call, [*(one.name for one in (*own, *shown) if one.name != "self")])
         wrapped.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]  # `inspect` reads it
         return wrapped
 
     return decorate
+
+
+def _parameters(options: type[Any]) -> list[inspect.Parameter]:
+    """Return the options of a table as parameters, with their defaults."""
+    if is_dataclass(options):
+        kinds = {one.name: one.type for one in fields(options)}
+        defaults = {one.name: one.default for one in fields(options) if one.default is not MISSING}
+    else:
+        kinds = options.__annotations__
+        defaults = dict.fromkeys(kinds) | (
+            fill(LabOptions if options is LabKeywords else options, {}) if table(options) else {}
+        )
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(name, inspect.Parameter.empty),
+            annotation=_shown_type(kind, defaults.get(name, "")) if hasattr(kind, "__metadata__") else kind,
+        )
+        for name, kind in kinds.items()
+    ]
 
 
 def _shown_type(kind: Any, default: object) -> Any:

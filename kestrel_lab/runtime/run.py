@@ -199,6 +199,11 @@ class Run(Generic[T]):
         return "" if self._state.finished is None else self._state.finished.outcome
 
     @property
+    def limit(self) -> str:
+        """The limit that ended it, a field of `Limits` or `early_stopping`; empty where none did."""
+        return "" if self._state.finished is None else self._state.finished.limit
+
+    @property
     def usage(self) -> Usage:
         """Tokens, cost in USD and calls so far."""
         return self._state.usage

@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, Any, cast
 from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.errors import Damaged, RunFailed, StoreError, UsageError, did_you_mean
 from kestrel_lab.core.events.actions import Action, actions_of
-from kestrel_lab.core.events.union import Event, Record, RunFinished, StageFinished, ToolAnswered
+from kestrel_lab.core.events.labels import BLAME
+from kestrel_lab.core.events.union import (
+    Event,
+    Record,
+    RunFinished,
+    RunScanned,
+    StageFinished,
+    ToolAnswered,
+    decode_event,
+)
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.run_types import INTERRUPTED, Limits, RunStatus
+from kestrel_lab.core.run_types import EARLY_STOPPING, INTERRUPTED, Limits, RunStatus
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.run_state import RunState
@@ -51,6 +60,18 @@ if TYPE_CHECKING:
 RESUME = "go on with it: kestrel run --resume {run} (or: await lab.resume({run!r}))"
 _OPTIONS = {"cycles": "--cycles", "cost_usd": "--cost", "seconds": "--seconds", "tokens": "--tokens"}
 """Options of `kestrel run` by the limits that they set."""
+
+
+def newest_blame(store: SessionStore, run_id: str) -> RunScanned | None:
+    """Return what the newest blame of a run marks, if there was one."""
+    # The words of the index `scans`, as `stored_scans` has them.
+    sql = "SELECT body FROM events WHERE type = 'run_scanned' AND run_id = ? ORDER BY seq DESC"
+    # What is shown outlives the lab that made it.
+    for (body,) in () if store.closed else store.query(sql, (run_id,)):
+        event = decode_event(RunScanned.type, body)
+        if isinstance(event, RunScanned) and BLAME in event.scanners:
+            return event
+    return None
 
 
 class Report:
@@ -130,7 +151,7 @@ class Report:
     def _way_on_after(self, end: RunFinished) -> str:
         if end.outcome not in ("limit", "error") or resume_point(list(self._records())) is None:
             return ""
-        if not end.limit:
+        if end.limit in ("", EARLY_STOPPING):
             return RESUME.format(run=self._id)
         option = _OPTIONS.get(end.limit, "")
         typed = f"kestrel run --resume {self._id} {option} N, or: " if option else ""
@@ -186,6 +207,11 @@ class Report:
                 status=shown.word, reason=f"{view.head.reason}; {hint}" if view.head.reason else hint
             )
         return view
+
+    @property
+    def blamed(self) -> RunScanned | None:
+        """What the newest blame of the run marks, if there was one."""
+        return newest_blame(self._store, self._id)
 
     async def recompute(self, *, workspace: str | Path | None = None, copy: bool = False) -> RecomputeResult:
         """Run the Python code of the run and of the conversation before it again, without a model, and say

@@ -18,7 +18,7 @@ from kestrel_lab.runtime.options import LabKeywords, LabOptions, fill, takes_opt
 if TYPE_CHECKING:
     import asyncio
 
-    from kestrel_lab.core.protocols import Model, Surroundings
+    from kestrel_lab.core.protocols import Model, Reporter, Surroundings
     from kestrel_lab.retrieval.workspace_indexes import WorkspaceIndexes
     from kestrel_lab.runtime.context.dependencies import Ports
     from kestrel_lab.runtime.context.file_history import Recorders
@@ -65,6 +65,10 @@ class Services(RunServices):
     telemetry: LiveExport
 
     __slots__ = ("_opened", *(name for name in __annotations__ if name != "surroundings"))
+
+    def reporter(self, given: Reporter | None) -> Reporter | None:
+        """Return the reporter that was given, else that of the place where work is shown."""
+        return self.surroundings.reporter() if given is None and self.surroundings is not None else given
 
     @takes_options(LabKeywords)
     def __init__(

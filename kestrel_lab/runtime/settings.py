@@ -197,7 +197,7 @@ def find_weakenings(path: Path, table: Mapping[str, Any]) -> list[Weakening]:
         if rule.verdict == "allow"
     ]
     servers: dict[str, ServerConfig] = {}
-    with suppress(UsageError):  # told by `mcp_servers`, where servers are needed
+    with suppress(UsageError):  # `mcp_servers` reports it, where servers are needed
         servers = _servers_of(path, table)
     for server in servers.values():
         if lax := [name for name, trust in {"*": server.trust, **server.tools}.items() if _is_lax(trust)]:

@@ -77,11 +77,11 @@ class AcpAgent:
         self._client: Any = None
 
     def on_connect(self, conn: Any) -> None:
-        """Keep the client, which is told and asked."""
+        """Keep the client: it receives updates and answers requests for approval."""
         self._client = conn
 
     async def initialize(self, protocol_version: int, **about: Any) -> Any:
-        """Say what is understood."""
+        """Answer with the protocol version and the capabilities of this agent."""
         from acp import PROTOCOL_VERSION, InitializeResponse
         from acp.schema import AgentCapabilities, Implementation, PromptCapabilities
 
@@ -190,7 +190,7 @@ class _Telling:
         """Why the turn ended, in the protocol's words."""
 
     async def finish(self) -> None:
-        """Return once the run has ended and all of it is told."""
+        """Send the run's events to the client until the run has ended; cancelling this cancels the run."""
         stop = self._run.subscribe(self._events.put_nowait)
         ending = asyncio.ensure_future(self._run.wait())
         ending.add_done_callback(lambda _: self._events.put_nowait(None))

@@ -81,7 +81,7 @@ def _already_decided(lab: Services, message: Decision) -> Refused | None:
     given = cast("ApprovalGiven", record.event)
     word = ("approved" if given.answer is None else "answered") if given.granted else "denied"
     return message.refused(
-        "already_decided", f"{given.by} has {word} this already; the first decision stands", by=given.by
+        "already_decided", f"{given.by} has {word} this already; the first decision counts", by=given.by
     )
 
 

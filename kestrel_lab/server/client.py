@@ -66,6 +66,7 @@ class Link:
             case protocol.Subscribe():
                 await self._subscribe(read)
             case protocol.Watch():
+                # The count first: changes after it are found by the list below, even during this read.
                 count, found = self._control.tail.count, await self._newest(read)
                 await self._put(protocol.Accepted(re=read.id))
                 await self._put(protocol.Runs(runs=found))
@@ -84,6 +85,7 @@ class Link:
     async def receive(self) -> protocol.ServerMessage:
         """Return the next message; raises `EOFError` when the link is closed."""
         while True:
+            # Progress comes last: it may be replaced while it waits, all other messages are sent in order.
             if self._reports and self._queue.empty():
                 return self._reports.pop(next(iter(self._reports)))
             if self._closed and self._queue.empty():
@@ -105,6 +107,7 @@ class Link:
         if "" not in self._tasks:
             return
         self._reports[message.job] = message
+        # A full queue needs no wake-up: the client has messages to read, and then comes here anyway.
         if not self._queue.full():
             self._queue.put_nowait(_WAKE)
 
@@ -125,7 +128,7 @@ class Link:
     async def quiet(self) -> None:
         """Wait until the client has received all of these messages as well."""
         await self.settled()
-        # A queue tells when it is full, not when it is empty.
+        # Polled, since asyncio queues do not signal that they are empty.
         while (  # noqa: ASYNC110
             not self._queue.empty() and not self._closed
         ):
@@ -146,6 +149,7 @@ class Link:
         for task in list(self._tasks.values()):
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        # Wakes a reader that waits; one with a full queue does not wait.
         if not self._queue.full():
             self._queue.put_nowait(None)
 
@@ -205,6 +209,7 @@ class Link:
                 await tail.grown(count)
                 count = tail.count
                 found = await self._newest(message)
+                # The list is newest first; clients add each new run at the top.
                 for summary in reversed(found):
                     if known.get(summary.id) != summary:
                         await self._put(protocol.RunChanged(run=summary))

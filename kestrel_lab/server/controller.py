@@ -49,7 +49,7 @@ class AttendingClients:
     """Counts the clients that can decide now."""
 
     def __init__(self, *, always: bool = False) -> None:
-        """With `always` a client may connect at any time, as to a served page: nobody is taken to be gone."""
+        """With `always` a client may connect at any time, as to a served page: `over` waits until `end`."""
         self._always = always
         self._count = 0
         self._nobody = asyncio.Event()
@@ -115,10 +115,10 @@ class Control:
         patience_s: float | None = None,
         always: bool = False,
     ) -> None:
-        """`session` stays the caller's to close.
+        """The caller closes `lab`.
 
         Args:
-            session: Its log, models and tools are used.
+            lab: Its log, models and tools are used.
             user: The user name stored with decisions; the login name by default.
             can_start: Whether clients may start and resume runs.
             workspace: The folder of the runs that they start.
@@ -161,6 +161,7 @@ class Control:
         self.attendance.end()
         for link in list(self.links):
             await link.close()
+        # After the links are closed, no decision can come in any more.
         working = self.lab.history.live
         waiting = [task for run, task in self._own.items() if run in working and working[run].questions]
         # Runs that wait for a decision end by themselves now that nobody can decide; five seconds are ample.
@@ -171,10 +172,10 @@ class Control:
         await self.tail.__aexit__(kind, error, trace)
 
     def connect(self, *, how: str = "command", person: bool = True) -> Link:
-        """A client: `send` it messages, and read what comes.
+        """Return the link of a new client: pass its messages to `send`, and read the replies.
 
-        `how` is noted with its decisions (`click`, `prompt` or `command`); `person` says whether it can
-        decide.
+        `how` is recorded with its decisions (`click`, `prompt` or `command`). `person` says whether the
+        client can decide.
         """
         return Link(self, how=how, person=person)
 
@@ -269,6 +270,7 @@ class Control:
 
     def _hear(self, run: Run, event: Event) -> None:
         if isinstance(event, ModelDelta):
+            # Deltas are in no log: only the process that asks the model has them.
             for follower in self.followers:
                 if follower.run == run.id:
                     follower.hear(event)
@@ -291,7 +293,8 @@ class _Sums:
     ended_at: float | None = None
 
     def take(self, row: tuple[Any, ...]) -> None:
-        """Take in one event, of which only the columns were read that count here."""
+        """Take in one event; the row has only those columns that change the sums."""
+        # The events are made up again, without texts, so that `UsageMeter` is the only place that counts.
         kind, at, ref, cost, read, written, error, target, free = row
         event: Event
         if kind == "approval_asked":
@@ -321,6 +324,7 @@ class RunList:
         rows = self._store.query(
             f"SELECT {_RUNS} FROM runs {where} ORDER BY created_at DESC, id DESC LIMIT ?", (limit,)
         )
+        # Sums are recomputed from the log when needed, so the cache may be emptied at any time.
         if len(self._sums) > 4 * limit + 1_000:
             self._sums.clear()
         return [self._summary(row) for row in rows]
@@ -328,6 +332,7 @@ class RunList:
     def _summary(self, row: tuple[Any, ...]) -> protocol.RunSummary:
         run_id, status, owner, last = row[0], row[5], row[8], row[9]
         sums = self._sums.setdefault(run_id, _Sums())
+        # Only events since the last look are read: a list of long runs is refreshed often.
         if sums.seq < last:
             for news in self._store.query(_NEWS, (run_id, sums.seq, last)):
                 sums.take(news)
@@ -338,8 +343,8 @@ class RunList:
             ended_at=sums.ended_at,
             seq=last,
             tokens=sums.meter.usage.tokens,
-            cost_usd=sums.meter.cost_usd,
-            unpriced=sums.meter.unpriced,
+            cost_usd=sums.meter.usage.cost_usd,
+            unpriced=sums.meter.usage.unpriced,
             waiting=0 if ended else len(sums.meter.questions),
             visible_status=visible_status(run_id, status, owner, asks=bool(sums.meter.questions)).word,
             worked_on=not ended and at_work(owner, run_id),

@@ -33,10 +33,13 @@ from kestrel_lab.server.controller import Control
 
 HEARTBEAT_S: Final = 15.0
 SLOW_S: Final = 20.0
-"""A client that takes nothing for so long is dropped; it comes back where it was."""
+"""A client that reads nothing for so long is disconnected; when it reconnects, it continues where it was."""
 _STREAMS: Final = 64
+"""Most streams at once: each holds a connection for as long as its page is open."""
 _SWALLOWED: Final = 16 * protocol.MESSAGE_BYTES
-"""How much of a too long message is read and dropped: a client still sending cannot read a refusal."""
+"""Bytes of an oversized message that are read and dropped: many clients read no reply before they have sent
+everything.
+"""
 
 _STATUS: Final[dict[protocol.ErrorCode, int]] = {
     "bad_message": 400,
@@ -83,6 +86,7 @@ def make_app(
 
 def _file(path: str) -> Any:
     source, media_type = FILES[path]
+    # Read once: the files of the package do not change, and a request needs no disk.
     content = source.read_bytes()
 
     async def serve(_: Request) -> Response:
@@ -124,7 +128,7 @@ class _Site:
         try:
             value = loads(body.decode())
         except ValueError:
-            # Which says what is wrong with it.
+            # Not JSON: the reader of messages refuses it with the reason.
             return await self._obey(body)
         if isinstance(value, dict):
             value.setdefault("type", "start")
@@ -189,14 +193,15 @@ class _Site:
             )
         link = self._control.connect(how="click", person=False)
         await link.send(first)
-        # The greeting, which comes again at the head of the stream.
+        # Skip the greeting; the stream begins with one. The reply decides the status of the response, which
+        # cannot change once the stream has begun.
         await link.receive()
         reply = await link.receive()
         if isinstance(reply, protocol.Refused):
             await link.close()
             return _reply(reply)
         self._streams += 1
-        # For `serve_control`: a stream is quiet, and not idle.
+        # Tells `serve._Connection` that this connection is quiet, but not idle.
         request.state.stream = True
 
         def over() -> None:
@@ -261,7 +266,10 @@ class EventStream(Response):
         *,
         ends: bool,
     ) -> None:
-        """`more` is called once somebody listens, `over` at the end; `ends` tells when a run ends."""
+        """`more` is sent to the link once the stream is open, `over` is called at its end; with `ends` it
+        ends with the run.
+        """
+        # Without the header, proxies such as nginx hold back small pieces.
         super().__init__(headers={"X-Accel-Buffering": "no"})
         self.slow_s, self.heartbeat_s = SLOW_S, HEARTBEAT_S
         self._hello, self._link, self._more, self._over, self._ends = hello, link, more, over, ends
@@ -288,6 +296,7 @@ class EventStream(Response):
     async def _tell(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
         async for chunk in self._chunks():
+            # A client that does not read would otherwise hold its messages in memory for ever.
             async with asyncio.timeout(self.slow_s):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -297,7 +306,9 @@ class EventStream(Response):
         waiting = asyncio.create_task(self._link.receive())
         try:
             while True:
+                # `wait` does not cancel the task at the timeout: no message is lost.
                 done, _ = await asyncio.wait({waiting}, timeout=self.heartbeat_s)
+                # A comment line: it shows both sides that the connection lives.
                 if not done:
                     yield b": alive\n\n"
                     continue

@@ -340,13 +340,18 @@ class RunChanged(_FromServer):
     run: RunSummary
 
 
-class Happened(_FromServer):
+class _Dated(_FromServer):
+    """A message about something at a time."""
+
+    at: float = Field(description="Seconds since 1970, UTC.")
+
+
+class Happened(_Dated):
     """An event was recorded; each event of a run is sent as exactly one message."""
 
     type: Literal["event"] = "event"
     run: str
     seq: int
-    at: float = Field(description="Seconds since 1970, UTC.")
     event: dict[str, Any] = Field(description="The record: its `type` and its fields.")
 
 
@@ -383,7 +388,7 @@ class ApprovalWanted(_Asks):
 
 
 class Decided(Happened):
-    """A question was decided; the first decision stands."""
+    """A question was decided; the first decision counts."""
 
     type: Literal["decided"] = "decided"  # type: ignore[assignment]  # as above
     question: str
@@ -393,13 +398,12 @@ class Decided(Happened):
     answer: str | None
 
 
-class JobProgress(_FromServer):
+class JobProgress(_Dated):
     """The progress of a tool of a run, whose event has a number, or of another long job."""
 
     type: Literal["progress"] = "progress"
     run: str = ""
     seq: int | None = None
-    at: float
     event: dict[str, Any] | None = None
     job: str = Field(default="", description="Name of the job where it is not a run.")
     text: str
@@ -418,13 +422,12 @@ class Delta(_FromServer):
     thinking: bool = False
 
 
-class View(_FromServer):
+class View(_Dated):
     """Patches of the view that a screen shows of a run; with `whole`, patches that build all of it."""
 
     type: Literal["view"] = "view"
     run: str
     seq: int
-    at: float
     whole: bool
     changes: list[dict[str, Any]]
     asks: dict[str, tuple[str, str, float | None]] = Field(

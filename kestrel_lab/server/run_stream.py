@@ -203,12 +203,16 @@ class Follower:
         """Set as soon as everything in the log has been sent."""
 
     def hear(self, delta: e.ModelDelta) -> None:
-        """Take a streamed piece of an answer, which the log will contain in full; call on the event loop."""
+        """Take a piece of a streaming answer; call on the event loop.
+
+        Pieces may be dropped: the event of the answer has the whole text.
+        """
         length = self._length.get(delta.call, 0)
         if length > _STREAMED:
             return
         self._length[delta.call] = length + len(delta.text)
         self._streaming.setdefault((delta.call, delta.thinking), []).append(delta.text)
+        # One timer for all pieces: a model may send hundreds a second, and a message each would be wasted.
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(DELTA_S, self._wake)
 
@@ -219,6 +223,7 @@ class Follower:
     async def messages(self) -> AsyncIterator[RunMessage]:
         """Yield every event once, in order, as soon as the log has it; then `end` when the run has ended."""
         first = True
+        # A view is built from the first event on, also for a client that has seen some of them.
         if self._view is not None and self._seen:
             for record in await asyncio.to_thread(self._store.records, self.run):
                 if record.seq <= self._seen:
@@ -226,6 +231,7 @@ class Follower:
                     self._view.apply(record)
             first = False
         while True:
+            # Before the log is read: what is written meanwhile then ends the wait below at once.
             count = self._tail.count
             ended, records = await asyncio.to_thread(self._news)
             if self._view is None:
@@ -241,7 +247,7 @@ class Follower:
             await self._tail.grown(count)
 
     def _news(self) -> tuple[bool, list[e.Record]]:
-        # Asked first: nothing follows the end.
+        # The status first: if the run has ended, the records read after that are all there will ever be.
         ended = self._store.run(self.run).status.terminal
         return ended, self._store.records(self.run, after=self._seen)
 
@@ -256,8 +262,8 @@ class Follower:
     async def _shown(self, view: RunView, records: list[e.Record], *, whole: bool) -> View | None:
         def apply() -> list[Change]:
             changes = [change for record in records for change in view.apply(record)]
-            # Decided while nobody worked on it, the run waits for no person any more; the log has no event of
-            # that.
+            # If the decision came while no process worked on the run, it no longer waits for a person, but no
+            # event says so.
             if view.head.status == RunStatus.WAITING_APPROVAL and not view.asks:
                 row = self._store.run(self.run)
                 if visible_status(self.run, row.status, row.owner, asks=False).word == INTERRUPTED:
@@ -294,11 +300,13 @@ class Follower:
             case e.ApprovalGiven() as given:
                 self._asks.pop(given.call, None)
             case e.RunForked():
+                # The fork asks its open questions again.
                 self._asks.clear()
             case e.ModelCalled() as called:
                 self._open.add(called.call)
             case e.ModelAnswered() as answered:
                 self._open.discard(answered.call)
+                # The event has the whole text: pieces that were not sent yet would repeat it.
                 for thinking in (True, False):
                     self._streaming.pop((answered.call, thinking), None)
                 self._length.pop(answered.call, None)

@@ -28,12 +28,13 @@ from kestrel_lab.server.protocol import MESSAGE_BYTES
 
 _HOST: Final = "127.0.0.1"
 _CONNECTIONS: Final = 200
+"""Most connections at once; see `_Connection` for what becomes of idle ones."""
 REQUEST_S: Final = 15.0
 """How long a client may take to send a request, from when it could begin."""
 _SETTINGS: Final[dict[str, Any]] = {
     "ws": "none",
     "log_config": None,
-    "access_log": False,  # addresses and headers of requests are nobody's business
+    "access_log": False,  # addresses and headers of requests are private
     "server_header": False,
     "limit_concurrency": _CONNECTIONS,
     "timeout_graceful_shutdown": 3,  # streams would never end by themselves
@@ -69,6 +70,7 @@ def listen_locally(port: int) -> socket.socket:
     """
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
+        # A named port is used again right after a restart, while old connections are still in TIME_WAIT.
         if port:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((_HOST, port))
@@ -83,15 +85,16 @@ def listen_locally(port: int) -> socket.socket:
 
 
 def token_for(home: Path, port: int, *, keep: bool) -> tuple[str, Path]:
-    """The token of a server on `port`, and its file of mode 0600 under `home`.
+    """Return the token of a server on `port`, and its file of mode 0600 under `home`.
 
-    With `keep`, for a port that is always the same, it is the one of the last time if the file is as it was
-    made: pages that are open go on after a restart. Otherwise it is new each time.
+    With `keep`, for a fixed port, the token of the last time is used again, unless others could have read or
+    written its file: open pages work on after a restart. Otherwise the token is new.
     """
     path = home / f"serve-{port}.token"
     if keep and (known := _stored_token(path)) is not None:
         return known, path
     token = new_token()
+    # `O_EXCL` never opens a file or link that somebody else has put there.
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
@@ -177,11 +180,10 @@ async def _run_server(server: uvicorn.Server, listening: socket.socket) -> Async
 
 
 class _Connection(H11Protocol):
-    """A connection that takes nobody's place: one that sends no whole request in time is closed, and the idle
-    make room for the new.
+    """A connection with a deadline: it is closed if no whole request comes in time, and idle connections make
+    room for new ones.
 
-    uvicorn counts connections that send nothing among those it serves, and lets a first request take for
-    ever.
+    uvicorn alone has no deadline for a first request, and counts silent connections among those it serves.
     """
 
     request_s = REQUEST_S
@@ -189,6 +191,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Make room for it, and give it time for a request."""
+        # One below the limit: at the limit uvicorn answers every request with 503.
         if len(self.connections) >= _CONNECTIONS - 1:
             self._make_room()
         super().connection_made(transport)
@@ -249,7 +252,10 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals end the server and nothing else: what is around it has to be put in order first."""
+        """Let signals stop the server only. uvicorn would raise them again afterwards, and so end the process
+        before the caller has cleaned up.
+        """
+        # Python allows signal handlers on the main thread alone.
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -261,14 +267,14 @@ class _Server(uvicorn.Server):
                 signal.signal(one, handler)
 
     async def main_loop(self) -> None:
-        """Run until told to stop."""
+        """Serve until `should_exit` is set, then close the open control connections."""
         await super().main_loop()
         for link in list(self._control.links):
             await link.close()
 
 
 _SESSIONS: Final = 64
-"""Of MCP clients that speak a revision before 2026-07-28, which has none."""
+"""Most sessions of MCP clients at once; the protocol has none from revision 2026-07-28 on."""
 
 
 @asynccontextmanager
@@ -296,7 +302,8 @@ async def serving_http(
         guard = Guard(app, token=secret, port=bound, public=frozenset() if token else frozenset({"/mcp"}))
 
         async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-            # The guard refuses whatever is no request; the server of the SDK has to be begun and ended.
+            # The guard refuses everything but requests; the SDK's server needs the start and end of the
+            # application as well.
             await (app if scope["type"] == "lifespan" else guard)(scope, receive, send)
 
         try:

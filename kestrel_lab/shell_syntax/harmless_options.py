@@ -1,6 +1,6 @@
 """Harmless options: those options of well-known programs that only shape what is read and shown.
 
-In a rule that allows, `...` stands for these and for words that are not options. So `git diff ...` does not
+In a rule that allows, `...` matches these and words that are not options. So `git diff ...` does not
 allow `git diff --output=FILE` or `--ext-diff`, which write and run. To allow another option,
 write it into the rule. An option counts as harmless when its manual names no file that it writes, no program
 that it runs and no place outside of the workspace that it asks.

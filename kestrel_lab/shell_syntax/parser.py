@@ -143,7 +143,7 @@ class _Reading:
                 break
             self.commands.append(one)
             if one[0] is None:
-                self.doubt("which command runs there cannot be told")
+                self.doubt("which command runs there is only known when it runs")
                 continue
             name = program_of(one[0])
             if name in CHANGES or (

@@ -1,6 +1,6 @@
 """Command templates: values that are filled into a shell command are data, never a part of the program.
 
-Each reference is quoted for the place where it stands. Where no quoting can keep a value from being read as a
+Each reference is quoted as its place requires. Where no quoting can keep a value from being read as a
 program (the name of a command, a here-document, arithmetic, the text behind `sh -c` or `python -c`), the
 template is refused. A command that is one reference and nothing else has no place to quote: its value is the
 command, and is judged and approved as that.
@@ -254,7 +254,7 @@ _KINDS = {
 
 def _kind(node: Node | None) -> str:
     kind = "" if node is None else node.type
-    return _KINDS.get(kind, kind.replace("_", " ") or "a place that cannot be told")
+    return _KINDS.get(kind, kind.replace("_", " ") or "an unknown place")
 
 
 def _refuse(where: str) -> NoReturn:

@@ -1,7 +1,7 @@
 """ATIF: a run as a trajectory in the Agent Trajectory Interchange Format, computed from its events.
 
-Source: Harbor, RFC 0001 (Agent Trajectory Interchange Format), versions 1.0 to 1.8. What the format has no
-field for stands in `extra`: what a call does, and why one failed.
+Source: Harbor, RFC 0001 (Agent Trajectory Interchange Format), versions 1.0 to 1.8. Facts without a
+field in the format are in `extra`: what a call does, and why one failed.
 """
 
 from __future__ import annotations

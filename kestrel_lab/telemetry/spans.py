@@ -215,8 +215,6 @@ class SpanFold:
         parent: Span | None,
         at: float,
         attributes: Attributes,
-        *,
-        client: bool = False,
     ) -> Span:
         self._times[key] = self._times.get(key, 0) + 1
         span = Span(
@@ -226,7 +224,6 @@ class SpanFold:
             parent=0 if parent is None else parent.id,
             name=name,
             began=at,
-            client=client,
             attributes=attributes,
         )
         self._open[key] = span
@@ -363,8 +360,7 @@ class SpanFold:
             self._step(event.step, at),
             at,
             attributes,
-            client=True,
-        )
+        ).client = True
 
     def _model_answered(self, event: e.ModelAnswered, at: float) -> list[Span]:
         span = self._open.get(f"call/{event.call}")

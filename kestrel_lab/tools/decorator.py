@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, get_args, get_type_hints, overload
+from typing import Any, TypedDict, Unpack, get_args, get_type_hints, overload
 
 from kestrel_lab.core.calls import Danger, Effect
 from kestrel_lab.core.errors import UsageError, did_you_mean
@@ -80,54 +80,36 @@ def _indent(line: str) -> int:
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what every provider accepts
 
 
+class ToolOptions(TypedDict, total=False):
+    """The keyword arguments of `tool`, which says what they mean. What is left out is as in `Tool`."""
+
+    name: str | None
+    danger_level: Danger | str
+    effect: Effect
+    version: str | None
+    parallel_safe: bool | None
+    timeout_s: float | None
+    max_chars: int
+    thread: bool
+    fingerprint: Fingerprint | None
+    cache_ttl_seconds: float | None
+    cache_scope: CacheScope
+    preview: Preview | None
+    sandbox: Level | None
+    reads: str | Iterable[str] | None
+    untrusted: bool | None
+    reaches: str | None
+    content: str | Iterable[str]
+    own: str | Iterable[str]
+    shows: Shows
+
+
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    *,
-    name: str | None = None,
-    danger_level: Danger | str = Danger.LOW,
-    effect: Effect = "opaque",
-    version: str | None = None,
-    parallel_safe: bool | None = None,
-    timeout_s: float | None = None,
-    max_chars: int = 20_000,
-    thread: bool = False,
-    fingerprint: Fingerprint | None = None,
-    cache_ttl_seconds: float | None = None,
-    cache_scope: CacheScope = "workspace",
-    preview: Preview | None = None,
-    sandbox: Level | None = None,
-    reads: str | Iterable[str] | None = None,
-    untrusted: bool | None = None,
-    reaches: str | None = None,
-    content: str | Iterable[str] = (),
-    own: str | Iterable[str] = (),
-    shows: Shows = "",
-) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    danger_level: Danger | str = Danger.LOW,
-    effect: Effect = "opaque",
-    version: str | None = None,
-    parallel_safe: bool | None = None,
-    timeout_s: float | None = None,
-    max_chars: int = 20_000,
-    thread: bool = False,
-    fingerprint: Fingerprint | None = None,
-    cache_ttl_seconds: float | None = None,
-    cache_scope: CacheScope = "workspace",
-    preview: Preview | None = None,
-    sandbox: Level | None = None,
-    reads: str | Iterable[str] | None = None,
-    untrusted: bool | None = None,
-    reaches: str | None = None,
-    content: str | Iterable[str] = (),
-    own: str | Iterable[str] = (),
-    shows: Shows = "",
+    function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, synchronous or asynchronous: `@tool` or `@tool(danger_level="high")`.
 
@@ -180,18 +162,26 @@ def tool(
         UsageError: For a function whose arguments could not be described to a model, with what to change.
 
     """
-    danger = _danger(danger_level)
+    given: dict[str, Any] = {**options}
+    if unknown := given.keys() - ToolOptions.__annotations__.keys():
+        raise TypeError(f"tool() got an unexpected keyword argument {min(unknown)!r}")
+    own_name, version = given.pop("name", None), given.pop("version", None)
+    danger, effect = _danger(given.pop("danger_level", Danger.LOW)), given.setdefault("effect", "opaque")
+    parallel_safe = given.pop("parallel_safe", None)
+    read = read_reads(given.pop("reads", None), untrusted=given.pop("untrusted", None))
+    reach = read_reach(given.pop("reaches", None))
+    for name in ("content", "own"):
+        words = given.get(name, ())
+        given[name] = tuple(words.split()) if isinstance(words, str) else tuple(words)
     if effect not in get_args(Effect):
         raise UsageError(f"there is no effect {effect!r}; {did_you_mean(str(effect), get_args(Effect))}")
-    _check_timeout(timeout_s)
-    _check_caching(effect, fingerprint, cache_ttl_seconds, cache_scope)
-    read, reach = read_reads(reads, untrusted=untrusted), read_reach(reaches)
-    carried, owned = (tuple(one.split()) if isinstance(one, str) else tuple(one) for one in (content, own))
+    _check_timeout(given.get("timeout_s"))
+    _check_caching(given)
 
     # Depth: how far up the scope is whose names annotations may use.
     def make(function: Callable[..., Any], depth: int = 1) -> Tool:
         _check_function(function)
-        called = name or function.__name__
+        called = own_name or function.__name__
         if not _NAME.fullmatch(called):
             raise UsageError(
                 f"{called!r} cannot be a tool's name: use 1 to 64 letters, digits, _ and -, e.g. "
@@ -202,7 +192,7 @@ def tool(
             raise UsageError(
                 f"tool {called!r} has no docstring: write one line that tells the model what it does"
             )
-        if unknown := [one for one in carried if one not in inspect.signature(function).parameters]:
+        if unknown := [one for one in given["content"] if one not in inspect.signature(function).parameters]:
             known = did_you_mean(unknown[0], inspect.signature(function).parameters)
             raise UsageError(
                 f"tool {called!r} has no parameter {unknown[0]!r} that could be content; {known}"
@@ -214,29 +204,41 @@ def tool(
             function=function,
             arguments=TypedArguments(tool=called, parameters=parameters),
             danger=danger,
-            effect=effect,
             version=version or _source_hash(function),
             parallel_safe=(effect == "pure" or danger <= Danger.LOW)
             if parallel_safe is None
             else parallel_safe,
-            timeout_s=timeout_s,
-            max_chars=max_chars,
-            thread=thread,
-            fingerprint=fingerprint,
-            cache_ttl_seconds=cache_ttl_seconds,
-            cache_scope=cache_scope,
-            preview=preview,
-            sandbox=sandbox,
             reads=("private",) if read is None else read,
             reaches=reach or suggested_reach(parameters, danger, effect),
             unsaid=undeclared_flow(reads=read, reaches=reach, danger=danger, effect=effect),
-            content=carried,
-            own=owned,
-            shows=shows,
             context_parameter=context,
+            **given,
         )
 
     return make if function is None else make(function, depth=2)
+
+
+def _signature() -> inspect.Signature:
+    own = {"danger_level": Danger.LOW, "version": None, "parallel_safe": None}
+    function = inspect.Parameter("function", inspect.Parameter.POSITIONAL_ONLY, default=None)
+    return inspect.Signature(
+        [
+            function,
+            *(
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=own[name] if name in own else getattr(Tool, name, None),
+                    annotation=kind.__forward_arg__,
+                )
+                for name, kind in ToolOptions.__annotations__.items()
+            ),
+        ]
+    )
+
+
+# Notebooks complete keywords and show help by it; neither reads an unpacked TypedDict.
+tool.__signature__ = _signature()  # type: ignore[attr-defined]  # `inspect` reads it
 
 
 def _check_timeout(seconds: object) -> None:
@@ -258,9 +260,9 @@ def _check_function(function: Callable[..., Any]) -> None:
         )
 
 
-def _check_caching(
-    effect: Effect, fingerprint: Fingerprint | None, ttl: float | None, scope: CacheScope
-) -> None:
+def _check_caching(given: Mapping[str, Any]) -> None:
+    effect, ttl = given["effect"], given.get("cache_ttl_seconds")
+    scope = given.get("cache_scope", "workspace")
     if scope not in get_args(CacheScope):
         raise UsageError(
             f"there is no cache scope {scope!r}; {did_you_mean(str(scope), get_args(CacheScope))}"
@@ -273,7 +275,7 @@ def _check_caching(
             "that are good as long as the fingerprint"
         )
         raise UsageError(msg)
-    if effect != "pure" and (ttl is not None or fingerprint is not None):
+    if effect != "pure" and (ttl is not None or given.get("fingerprint") is not None):
         msg = (
             f"answers of a tool with effect {effect!r} are never reused, as its calls would then not "
             'happen: say effect="pure", or no caching'

@@ -52,9 +52,7 @@ delegate = replace(
 
 
 def describe_for_team(spec: ToolSpec, members: Iterable[Step], team: Mapping[str, Any]) -> ToolSpec:
-    """Return the tool as a model with a team is told of it: with the names of its agents and what each is
-    for.
-    """
+    """Return the spec that a model with a team gets: it lists the agents' names and what each is for."""
     names = [member.id for member in members]
     lines = [
         f"- {name}: "

@@ -247,16 +247,7 @@ class MacroRegistry:
         macro = replace(macro, stored=False)
         newest = next((known for known in self.list() if known.name == macro.name), None)
         if newest is None or replace(macro, version=newest.version, enabled=newest.enabled) != newest:
-            steps = [step.as_json() for step in macro.steps]
-            add_macro(
-                self._store,
-                self.workspace,
-                macro.name,
-                macro.description,
-                macro.schema,
-                steps,
-                enabled=macro.enabled,
-            )
+            add_macro(self._store, self.workspace, macro)
         return self.get(macro.name)
 
     def enable(self, name: str) -> Macro:
@@ -314,17 +305,8 @@ _COLUMNS = (
 )
 
 
-def add_macro(
-    store: SessionStore,
-    workspace: str,
-    name: str,
-    description: str,
-    schema: dict[str, Json],
-    steps: list[dict[str, Json]],
-    *,
-    enabled: bool,
-) -> None:
-    """Store the next version of a macro and wait until it is on disk."""
+def add_macro(store: SessionStore, workspace: str, macro: Macro) -> None:
+    """Store `macro` as the next version of its name, whatever `version` it has; wait until it is on disk."""
     now = time.time()
     sql = (
         f"INSERT INTO macros({_COLUMNS}) SELECT ?, ?, ?, ?, ?, ?, coalesce(max(version), 0) + 1, ?, ?, ?"
@@ -333,17 +315,17 @@ def add_macro(
     values = (
         str(uuid.uuid4()),
         workspace,
-        name,
-        description,
-        dumps(schema),
-        dumps(steps),
-        int(enabled),
+        macro.name,
+        macro.description,
+        dumps(macro.schema),
+        dumps([step.as_json() for step in macro.steps]),
+        int(macro.enabled),
         now,
         now,
         workspace,
-        name,
+        macro.name,
     )
-    store.execute(sql, values, f"macro {name!r}").result()
+    store.execute(sql, values, f"macro {macro.name!r}").result()
 
 
 def _step(macro: str, item: Json) -> MacroStep:

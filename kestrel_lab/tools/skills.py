@@ -158,7 +158,7 @@ def find_skills(workspace: Path, sources: Sequence[str], env: Mapping[str, str])
         elif not skill.problem and len(names) > MOST_OFFERED:
             found.append(
                 replace(
-                    skill, problem=f"agents are told of {MOST_OFFERED} skills, and as many come before it"
+                    skill, problem=f"agents are offered {MOST_OFFERED} skills, and as many come before it"
                 )
             )
         else:
@@ -235,7 +235,7 @@ def _fields(text: str, folder: str) -> dict[str, Any]:
             f"{FILE}: begin with front matter, `name` and `description` between two lines of ---"
         )
     end = ends.index("---")
-    # The empty line stands for the first.
+    # The empty line replaces the first `---`, so that the parser counts lines as the file does.
     given: Any = parse_yaml("\n".join(["", *lines[:end]]), FILE).value
     if not isinstance(given, dict):
         raise UsageError(f"{FILE}: the front matter is no mapping of names to values")

@@ -390,9 +390,7 @@ class Toolbox:
         return Toolbox(self.get(name) for name in names)
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Every tool as a model is told of it; raises `UsageError` for a tool whose types have no JSON
-        form.
-        """
+        """The specs that models get; raises `UsageError` for a tool whose types have no JSON form."""
         if self._specs is None:
             self._specs = tuple([tool._spec for tool in self._tools.values()])
         return self._specs

@@ -31,7 +31,8 @@ _COVERED: Final = re.compile(
 )
 _END: Final = re.compile(r"[.!?…](?:[\"”')\]*_]+)?\s+(?=\S)|[。！？](?:[”」』）\]]+)?\s*(?=\S)")
 _CITES: Final = re.compile(r"(?:\[[^\]\n]{1,80}\](?!\()[.,;]?\s*)+(?=\Z|[^a-z\s])")
-"""Citations behind a full stop: they belong to the sentence before it, unless a sentence goes on with them.
+"""Citations after a full stop: they belong to the sentence before it, unless the next sentence begins with
+them.
 """
 _CODE_NAME: Final = re.compile(r"\w*[a-z\d]_\w|\w+(?:\.\w+)*\(")
 _LABEL: Final = re.compile(
@@ -43,10 +44,10 @@ _POLITE: Final = re.compile(
     r"(?:i )?hope (?:this|that|it) helps|let me know if .{0,80}|(?:i(?:'|’)m )?happy to help)[.!,]*",
     re.IGNORECASE,
 )
-"""Courtesies, and reports that the work is done: no evidence could show these."""
+"""Courtesies, and reports that the work is done: there can be no evidence for them."""
 MOST_CHARS: Final = 1_000
-"""Characters of one claim: what goes on without an end is cut, because what is asked of a claim takes time
-that grows with its square.
+"""Most characters of one claim. Longer text is split, because the time to check a claim grows with the square
+of its length.
 """
 _SHORT: Final = re.compile(
     r"(?:\b(?:e\.g|i\.e|etc|vs|cf|al|approx|no|nos|fig|sec|ch|vol|pp|p|ca|mr|mrs|ms|dr|prof|st|resp|incl|excl|max|min|esp)|(?:^|[\s(])(?-i:[A-HJ-Z]))\.$",
@@ -127,7 +128,7 @@ def answer_pieces(answer: str) -> Iterator[Statement]:
             yield from found
         elif block.kind == "code":
             yield replace(block, lead=lead or heading)
-            # A paragraph that goes on with it has the same introduction.
+            # A paragraph that continues the sentence after the block has the same introduction.
             shown = lead
         else:
             yield from _split_long(replace(block, lead=lead or heading))
@@ -150,7 +151,7 @@ def _split_long(said: Statement) -> Iterator[Statement]:
 @cache
 def _markdown() -> MarkdownIt:
     """Return a parser for blocks only; text that other rules would drop or hide stays a paragraph."""
-    # Only where an answer is checked.
+    # Loaded on use: most imports of this module check no answer.
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable("table").disable(["html_block", "reference", "lheading"])
@@ -160,7 +161,7 @@ def _markdown() -> MarkdownIt:
 
 def _blocks(answer: str) -> Iterator[Statement]:  # one case per kind of block  # noqa: C901
     """Yield the blocks of Markdown: headings, rows, quotes, code, items and paragraphs."""
-    # Nothing but a paragraph: spares the parser.
+    # The usual short answer is one paragraph, and needs no parser.
     if answer[:1].isalpha() and "\n" not in answer and "\r" not in answer:
         yield Statement(text=answer, at=0, kind="paragraph")
         return

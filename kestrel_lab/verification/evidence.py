@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
 from kestrel_lab.core.calls import format_count
-from kestrel_lab.core.citations import Citation, Span, Standing, citations_in, is_current, resolve_citation
+from kestrel_lab.core.citations import Citation, CitedStatus, Span, citations_in, is_current, resolve_citation
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.text_files import split_lines
@@ -22,7 +22,9 @@ from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import ALIKE, PARSED, WorkSpent
 
 State = Literal["cited", "uncited", "unknown", "changed", "wrong"]
-"""State of a claim: all citations are valid; none given; unreadable; valid when read; invalid."""
+"""State of a claim: all its citations are valid; it has none; one cannot be read; one was valid when it was
+read; one is invalid.
+"""
 STATES: Final[tuple[State, ...]] = ("cited", "unknown", "changed", "wrong")
 """Of a citation, the best first: a claim is as good as the worst of its citations."""
 
@@ -38,7 +40,7 @@ class CheckedCitation:
     state: State = "cited"
     why: str = ""
     """Why it is wrong or unknown."""
-    standing: Standing = "current"
+    status: CitedStatus = "current"
     """Tells if lines that the run read have changed since."""
 
 
@@ -74,7 +76,8 @@ def evidence_of(subject: Subject, claims: Sequence[Mapping[str, Any]] = ()) -> t
             for one in _given_claims(subject, claims) if claims else _prose_claims(subject):
                 found.append(one)  # what came before the work was spent is kept  # noqa: PERF402
         except WorkSpent:
-            pass  # `Subject.unseen` tells
+            # The claims that were checked in time are returned; `Subject.unseen` reports the rest.
+            pass
     return tuple(found)
 
 
@@ -111,10 +114,11 @@ def places_of(entry: Mapping[str, Any]) -> Iterator[Citation]:
 
 
 def _check_citation(subject: Subject, cited: Citation, quote: str = "") -> CheckedCitation:
+    # Bounds the work: an answer may cite thousands of places, each of which searches all spans.
     subject.pay(ALIKE * (1 + len(subject.spans) / ALIKE))
     read = subject.files.read
     span = resolve_citation(cited, subject.spans, read)
-    stands: Standing = (
+    status: CitedStatus = (
         "gone" if span is None else is_current(span, read) if subject.ground is not None else "current"
     )
     if cited.path:
@@ -134,13 +138,13 @@ def _check_citation(subject: Subject, cited: Citation, quote: str = "") -> Check
     else:
         state, why = "unknown", f"{one_line(cited.text, 80)} was not read in this run"
     return CheckedCitation(
-        citation=cited, quote=quote, span=span, state=cast("State", state), why=why, standing=stands
+        citation=cited, quote=quote, span=span, state=cast("State", state), why=why, status=status
     )
 
 
 def span_as_now(subject: Subject, one: CheckedCitation) -> Span | None:
     """Return a citation's target as it is now, read again if it changed; `None` if it is gone."""
-    if one.span is None or not one.span.path or one.standing == "current":
+    if one.span is None or not one.span.path or one.status == "current":
         return one.span
     return resolve_citation(one.citation, (), subject.files.read)
 

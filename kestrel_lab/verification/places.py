@@ -130,7 +130,7 @@ def citations_resolve(subject: Subject) -> Iterator[Issue]:
     """Yield an issue for cited lines that do not exist or lack what the sentence names, and for unknown
     calls.
 
-    A bare file name stands for all files of that name: one of them must match.
+    A bare file name means any file of that name: one of them must match.
     """
     for said in (one for one in subject.paid() if one.kind != "code"):
         found = citations_in(said.text)

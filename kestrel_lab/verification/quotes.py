@@ -29,14 +29,14 @@ _QUOTE: Final = re.compile(
     r"\"([^\"\n]{8,400})\"|“([^“”\n]{8,400})”|„([^„“”\n]{8,400})[“”]|«\s?([^«»\n]{8,400}?)\s?»"
 )
 _FEWEST_WORDS: Final = 4
-"""Words of a quote that is compared: shorter ones are names and turns of phrase."""
+"""Fewest words of a quote that is compared: shorter ones are names and turns of phrase."""
 _TOKEN: Final = re.compile(
     r"[rbfuRBFU]{0,2}(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|\d[\w.]*|[A-Za-z_]\w*|\.\.\.|…|[-+*/%=!<>&|^~@:]+|[^\s\w]"
 )
 _NEAR: Final = 0.7
-"""The share of words in the same order from which on one text is a changed form of another."""
+"""Least share of words in the same order that makes one text a changed form of another."""
 _LOOKED_THROUGH: Final = 400_000
-"""Characters of a text that is searched for something like a quote."""
+"""Most characters of a text that are searched for a changed form of a quote."""
 _RAISED: Final = re.compile(r"^[A-Z][A-Za-z]+(?:Error|Exception|Warning): ")
 """What Python prints before the message of an exception."""
 _ROLE: Final = re.compile(r":[a-z][\w:+-]{0,60}:`(?:~[\w.]*\.(?=\w))?")
@@ -112,6 +112,7 @@ def changed_quote(quote: str, texts: Iterable[str]) -> str:
         alike_enough, best = 0, (_NEAR, 0.0, "")
         window = Counter(known[:size])
         for place in range(max(1, len(known) - size + 1)):
+            # The window moves word by word, so that counting costs the same for quotes of any length.
             if place:
                 window[known[place - 1]] -= 1
                 window[known[place + size - 1]] += 1
@@ -122,7 +123,7 @@ def changed_quote(quote: str, texts: Iterable[str]) -> str:
                 found = known[place : place + size]
                 alike = sum(one == other for one, other in zip(words, found, strict=False)) / size
                 ratio = max(alike, SequenceMatcher(None, words, found, autojunk=False).ratio())
-                # Of two, the one with more words in their places.
+                # Of two stretches that are equally alike, the one with more words in the same places.
                 if ratio >= best[0] and ((ratio, alike) > best[:2] or not best[2]):
                     best = (ratio, alike, " ".join(found))
         if best[2]:

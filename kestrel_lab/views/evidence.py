@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
-from kestrel_lab.core.citations import Standing
+from kestrel_lab.core.citations import CitedStatus
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
 from kestrel_lab.verification.evidence import STATES, CheckedCitation, CitedClaim
@@ -16,12 +16,12 @@ from kestrel_lab.views.html.elements import template_macros
 
 SHOWN: Final = 3_000
 """Characters of one span that are shown."""
-_TOLD_OF_SPAN: Final = 600
-_TOLD_OF_CLAIM: Final = 2_000
+_SPAN_CHARS: Final = 600
+_CLAIM_CHARS: Final = 2_000
 """Characters that are shown beside a claim of one thing that it cites, and of all."""
 STATE_MARKS: Final = {"cited": "✓", "uncited": "○", "unknown": "?", "changed": "↻", "wrong": "✗"}
 """Of the states of claims."""
-STANDING: Final[dict[Standing, str]] = {
+STATUS_WORDS: Final[dict[CitedStatus, str]] = {
     "current": "",
     "moved": "moved since",
     "stale": "changed since",
@@ -38,13 +38,13 @@ def claim_ranges(answer: str, backed: Sequence[CitedClaim]) -> list[Json]:
         if not text or (start := answer.find(text, at)) < 0:
             continue
         at = start + len(text)
-        stale = claim.state == "cited" and any(one.standing in ("stale", "gone") for one in claim.cited)
+        stale = claim.state == "cited" and any(one.status in ("stale", "gone") for one in claim.cited)
         found.append(
             [
                 start,
                 at,
                 "changed" if stale else claim.state,
-                "\n\n".join(map(_citation_text, claim.cited))[:_TOLD_OF_CLAIM],
+                "\n\n".join(map(_citation_text, claim.cited))[:_CLAIM_CHARS],
             ]
         )
     return found
@@ -52,12 +52,12 @@ def claim_ranges(answer: str, backed: Sequence[CitedClaim]) -> list[Json]:
 
 def _citation_text(one: CheckedCitation) -> str:
     """What a claim cites in words: its place, what is wrong or has changed, and the beginning of its text."""
-    state = one.state if one.state != "cited" else STANDING[one.standing] or "cited"
+    state = one.state if one.state != "cited" else STATUS_WORDS[one.status] or "cited"
     head = (
         f"{STATE_MARKS['changed' if state == 'changed since' else one.state]} {_name(one)}: "
         f"{state}{f', {sanitize_text(one.why)}' if one.why else ''}"
     )
-    text = "" if one.span is None else head_tail(sanitize_text(one.span.text), _TOLD_OF_SPAN)[0]
+    text = "" if one.span is None else head_tail(sanitize_text(one.span.text), _SPAN_CHARS)[0]
     return f"{head}\n{text}".rstrip()
 
 
@@ -72,7 +72,7 @@ def cited_places(backed: Sequence[CitedClaim]) -> list[list[str]]:
         else:
             found.setdefault(
                 _name(one),
-                [_name(one), sanitize_text(head_tail(one.span.text, SHOWN)[0]), STANDING[one.standing]],
+                [_name(one), sanitize_text(head_tail(one.span.text, SHOWN)[0]), STATUS_WORDS[one.status]],
             )
     return [*found.values()]
 
@@ -128,7 +128,7 @@ def evidence_rows(backed: Sequence[CitedClaim]) -> list[dict[str, Any]]:
                     "quote": "" if one is None else one.quote,
                     "found": "" if span is None else span.found,
                     "trust": "" if span is None else span.trust,
-                    "standing": "" if one is None else one.standing,
+                    "status": "" if one is None else one.status,
                     "evidence": "" if span is None else span.text,
                 }
             )
@@ -145,7 +145,7 @@ def _state(row: dict[str, Any]) -> str:
     words = [
         word
         for word in (
-            STANDING[row["standing"] or "current"],
+            STATUS_WORDS[row["status"] or "current"],
             "untrusted" if row["trust"] == "untrusted" else "",
         )
         if word

@@ -189,6 +189,17 @@ def sanitize_short(text: str, limit: int = RESULT_SHOWN) -> str:
     return head_tail(sanitize_text(text), limit)[0]
 
 
+def opening_line(text: str, limit: int = 160) -> str:
+    """Foreign `text` on one line where it fits; else its first line, and how many lines follow it."""
+    said = text.strip()
+    first, _, rest = said.partition("\n")
+    whole = one_line(said[: 2 * limit], limit)
+    if not rest or (len(said) <= 2 * limit and not whole.endswith("…")):
+        return whole
+    more = f" … {format_count(rest.count(chr(10)) + 1, 'more line')}"
+    return one_line(first[: 2 * limit], limit - len(more)) + more
+
+
 def format_duration(seconds: float) -> str:
     """`12 ms`, `3.4 s`, `2 min 05 s`."""
     if seconds < 0.0995:

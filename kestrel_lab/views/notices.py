@@ -39,7 +39,7 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # one case per event  # noqa
     match event:
         case e.BudgetWarned() if (
             event.limit != "cost_usd"
-        ):  # that a price is not known stands in the log and is no news in each run
+        ):  # the log has that a price is not known; repeating it in each run would be noise
             return _row("warning", event.message)
         case e.ContextCompacted():
             return _compaction_row(event)
@@ -116,7 +116,7 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # one case per event  # noqa
             what = f" for: {one_line(event.need, 100)}" if event.need else ""
             return _row(
                 "info",
-                f"told of {format_count(len(event.tools), 'more tool')}{what}",
+                f"offered {format_count(len(event.tools), 'more tool')}{what}",
                 event.tools,
                 step=event.step,
             )
@@ -316,7 +316,7 @@ def _note(note: dict[str, Json]) -> str:
 
 COLUMNS: Final = ("severity", "place", "what", "fix", "step", "check")
 UNSHOWN: Final = "no evidence"
-"""Stands where the severity of an issue does, for a claim that nothing in the run speaks of."""
+"""Takes the place of a severity, for a claim that nothing in the run supports or contradicts."""
 
 
 def quality_rows(report: Mapping[str, Any]) -> Iterator[dict[str, str]]:

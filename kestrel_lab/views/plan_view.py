@@ -43,7 +43,7 @@ class PlanView:
     """How the steps were arranged last; states in it are those of then."""
 
     def grown(self, event: e.PlanProposed | e.PlanExtended) -> list[Change]:
-        """Take the plan in, or what a step grew."""
+        """Apply the plan, or the steps that a step added."""
         if isinstance(event, e.PlanProposed):
             self.specs, self.artifacts = _specs(event.plan.get("steps")), event.plan.get("artifacts")
         else:
@@ -57,7 +57,7 @@ class PlanView:
         known = event.step in self.steps
         step = self._step(event.step)
         if isinstance(event, e.StepStarted):
-            # Of a sub-agent, not of the plan.
+            # A sub-agent is not in the plan: it is drawn below the step that delegated to it.
             branch: Change = (
                 {"parent": event.parent, "needs": [sanitize_text(event.parent)]} if event.parent else {}
             )
@@ -94,6 +94,7 @@ class PlanView:
         if isinstance(event, e.StageFinished):
             ended[event.task] = event.status
         else:
+            # A stage that is tried again keeps the steps that it does not repeat.
             self.stages[event.stage] = {
                 task: status for task, status in ended.items() if status in {"done", "skipped"}
             }
@@ -152,8 +153,8 @@ class PlanView:
         return changes + self._drawn(anew=True)
 
     def _drawn(self, *, anew: bool = False) -> list[Change]:
-        """Arrange what is known, if it may have other places than before, and say what of it is new."""
-        # No front end draws a single step.
+        """Lay the steps out again if their places may have changed; return the changes."""
+        # No front end draws a plan of a single step.
         if self.drawn is None and len(self.steps) < 2:
             return []
         changes: list[Change] = []
@@ -180,6 +181,7 @@ class PlanView:
         return changes
 
     def _folds_anew(self, drawn: Layout) -> bool:
+        # Which steps are folded depends on their states, so a new state may move all of them.
         if len(self.steps) < FOLD_FROM or not any(step.parent for step in self.steps.values()):
             return False
         return {node.id for node in fold_nodes(self._nodes())} != {box.node.id for box in drawn.boxes}
@@ -206,6 +208,7 @@ class PlanView:
         return changes
 
     def _holder(self, step: StepPart, boxes: Collection[str]) -> str:
+        # `seen` ends a circle of parents, which only a damaged log can have.
         seen = {step.id}
         above = step.parent
         while above in self.steps and above not in seen and above not in boxes:
@@ -234,7 +237,7 @@ def _dependencies(specs: list[_Spec], artifacts: Json) -> dict[str, tuple[str, .
     try:
         return Plan.from_json({"steps": list(specs), "artifacts": artifacts}).needs()
     except UsageError:
-        # A log of a plan that is not valid any more must still be drawn.
+        # A plan in an old log may be invalid for this version, and must still be drawn.
         return {str(spec["id"]): _names_in(spec) for spec in specs}
 
 

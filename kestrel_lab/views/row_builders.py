@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from kestrel_lab.core.calls import PREVIEWING, format_count
 from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.events import union as e
+from kestrel_lab.core.events.labels import BLAME
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import TERMINAL, RunStatus
 from kestrel_lab.core.sanitize import sanitize_text
@@ -35,7 +36,10 @@ def text_row(view: RunView, call: str) -> TextRow:
 
 
 def text_id(view: RunView, call: str) -> str:
-    """A model that is asked anew in a fork answers in a row of its own, behind the notice of the fork."""
+    """Return the id of an answer's row.
+
+    A fork may ask for a call again: that answer gets a row of its own, below the notice of the fork.
+    """
     return f"t:{call}~{view.forks}" if view.forks else f"t:{call}"
 
 
@@ -50,6 +54,7 @@ def call_row(view: RunView, call: str, tool: str) -> CallRow:
 
 
 def _macro_around(view: RunView, call: str) -> str:
+    # Ids of a macro's calls begin with the id of its own call; of nested macros the innermost counts.
     found = [
         name
         for name in view.macros
@@ -63,6 +68,28 @@ def notice_row(view: RunView, level: str, text: str) -> Change:
     return added_row(view, NoticeRow(id="", level=level, text=formatting.sanitize_short(text, 500)))
 
 
+def show_blame(view: RunView, event: e.RunScanned) -> list[Change]:
+    """Mark the turns that a blame names, in the place of those that an earlier one named."""
+    changes = [view.rows[name].change(note=note) for name, note in view.blamed.items()]
+    view.blamed.clear()
+    found = [one for one in event.findings if one.get("scanner") == BLAME]
+    for one in found:
+        mark = f"▶ decisive ({100 * float(cast('float', one.get('value', 0))):.0f} %)"
+        for call in cast("list[str]", one.get("calls") or []):
+            for name in (text_id(view, call), f"c:{call}"):
+                if isinstance(row := view.rows.get(name), TextRow | CallRow):
+                    view.blamed[name] = row.note
+                    changes.append(row.change(note=" · ".join(filter(None, (mark, row.note)))))
+    said = [formatting.sanitize_short(str(one.get("text", "")), 500) for one in found]
+    row = NoticeRow(id=BLAME, level="", text="Re-runs blame", items=said)
+    if not said and BLAME not in view.rows:
+        return changes
+    if not said:
+        row.text = "Re-runs blame no step any more"
+    view.rows[BLAME] = row
+    return [*changes, row.whole()]
+
+
 def task_row(view: RunView, event: e.TaskChanged) -> Change:
     """The task list is one row."""
     view.tasks[event.task] = event
@@ -71,7 +98,7 @@ def task_row(view: RunView, event: e.TaskChanged) -> Change:
 
 
 def added_row(view: RunView, row: NoticeRow) -> Change:
-    """A notice behind everything that is there."""
+    """Add a notice as the last row."""
     row.id = f"n:{len(view.rows)}"
     view.rows[row.id] = row
     return row.whole()
@@ -84,7 +111,7 @@ def health_changed(view: RunView, event: e.HealthChanged) -> list[Change]:
     if event.target not in _WELL:
         view.unwell[name] = f"{name} {sanitize_text(event.target)}"
     head = view.head.change(health=", ".join(view.unwell.values()))
-    # A model that answers is no news.
+    # Every run has a model that works; only one that had failed before is worth a line.
     if event.kind == "model" and event.target in _WELL and was is None:
         return [head]
     reason = f": {event.reason}" if event.reason else ""
@@ -97,7 +124,7 @@ def health_changed(view: RunView, event: e.HealthChanged) -> list[Change]:
 
 
 def close_rows(view: RunView, *, waits: bool = False) -> list[Change]:
-    """Stop the rows that are under way, in a run that ended or only `waits` for a person."""
+    """Stop the rows that are in progress: the run has ended, or only `waits` for a person."""
     calls = [
         row
         for row in view.rows.values()
@@ -115,7 +142,7 @@ def close_rows(view: RunView, *, waits: bool = False) -> list[Change]:
 
 
 def end_streams(view: RunView) -> list[Change]:
-    """No model answers any more."""
+    """Stop the rows of answers that are still streaming."""
     rows = [row for row in view.rows.values() if isinstance(row, TextRow) and row.state in OPEN]
     return [row.change(state="stopped") for row in rows]
 
@@ -240,7 +267,7 @@ _SCOPES = {
 def show_decision(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     """Show who decided on a call, and how."""
     view.actions.take(event)
-    # What a person changed is shown whole.
+    # Edited arguments are shown whole: which of them have defaults is only known of the model's own.
     if event.args is not None:
         view.asked_args.pop(event.call, None)
     row = call_row(view, event.call, "")
@@ -251,9 +278,9 @@ def show_decision(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     # The reader knows who clicked here, and the name of an account such as root says nothing.
     here = event.how in ("click", "prompt") and event.by in ("prompt", user_name())
     who = "" if here else f" by {sanitize_text(event.by)}"
-    # A question that its own preview answered is no news; where the values come from is.
+    # With a sandbox the decision is the preview's own; the row then says where the values come from instead.
     note = "" if event.sandbox else f"{word}{edited}{who}{_SCOPES.get(event.scope, '')}{reason}"
-    # No tool answers the beginning of a step, or what a tool does.
+    # The start of a step, and a question within a call, have no tool answer that would close the row.
     granted = "ok" if row.tool == START_STEP or "?" in event.call else "asked"
     row.change(note=note, state=granted if event.granted else "denied")
     return [row.whole(), *withdraw_question(view, event.call)]
@@ -277,7 +304,7 @@ class Budget:
     limits: dict[str, Json] = field(default_factory=dict)
 
     def take(self, event: e.Event) -> bool:
-        """Take up an event; returns whether it makes a difference to the fields of `sanitize_short`."""
+        """Take in an event; return whether it may change the fields that `shown` returns."""
         if isinstance(event, e.RunStarted):
             self.limits = event.limits
         elif isinstance(event, e.RunResumed | e.RunForked):
@@ -290,15 +317,15 @@ class Budget:
             name: limit for name, limit in self.limits.items() if isinstance(limit, int | float) and limit > 0
         }
         counted: list[Json] = []
+        used = meter.usage
         if turns := limits.get("cycles"):
             counted.append([f"{meter.turns:,} of {format_count(int(turns), 'turn')}", meter.turns / turns])
         # A price that nobody knows is no news.
-        if (usd := limits.get("cost_usd")) and (meter.cost_usd or not meter.unpriced):
-            unknown = " + unknown cost" if meter.unpriced else ""
-            counted.append([f"${meter.cost_usd:.4f}{unknown} of ${usd:g}", meter.cost_usd / usd])
+        if (usd := limits.get("cost_usd")) and (used.cost_usd or not used.unpriced):
+            unknown = " + unknown cost" if used.unpriced else ""
+            counted.append([f"${used.cost_usd:.4f}{unknown} of ${usd:g}", used.cost_usd / usd])
         if tokens := limits.get("tokens"):
-            used = meter.tokens_in + meter.tokens_out
-            counted.append([f"{used:,} of {tokens:,} tokens", used / tokens])
+            counted.append([f"{used.tokens:,} of {tokens:,} tokens", used.tokens / tokens])
         rests = meter.status == RunStatus.WAITING_APPROVAL or meter.status in TERMINAL
         since = 0.0 if rests else meter.last_at or 0.0
         return {

@@ -25,8 +25,8 @@ class Part:
         return {"op": self.op, "id": self.id, **values}
 
     def whole(self) -> Change:
-        """The patch that makes this part from nothing."""
-        # Not `asdict`, which copies: values are replaced here, never changed.
+        """The patch that builds this part from nothing: `op` and every field."""
+        # Not `asdict`, which copies and leaves out class variables: values are replaced here, never changed.
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
@@ -121,12 +121,19 @@ class StageRow(Part):
 
 
 @dataclass(kw_only=True, slots=True)
-class TextRow(Part):
-    """A text of a model."""
+class StepRow(Part):
+    """A row that belongs to a step; the step is empty for one of the whole run."""
 
     op: ClassVar[str] = "row"
-    kind: str = "text"
+    kind: ClassVar[str]
     step: str = ""
+
+
+@dataclass(kw_only=True, slots=True)
+class TextRow(StepRow):
+    """A text of a model."""
+
+    kind = "text"
     role: str = "model"
     """`model`, or `answer` for the text that is the run's answer."""
     state: str = "thinking"
@@ -162,12 +169,10 @@ class TextRow(Part):
 
 
 @dataclass(kw_only=True, slots=True)
-class CallRow(Part):
+class CallRow(StepRow):
     """A tool call."""
 
-    op: ClassVar[str] = "row"
-    kind: str = "call"
-    step: str = ""
+    kind = "call"
     tool: str = ""
     danger: str = ""
     state: str = "asked"
@@ -198,12 +203,10 @@ class CallRow(Part):
 
 
 @dataclass(kw_only=True, slots=True)
-class NoticeRow(Part):
+class NoticeRow(StepRow):
     """Something worth knowing that is neither text nor call."""
 
-    op: ClassVar[str] = "row"
-    kind: str = "notice"
-    step: str = ""
+    kind = "notice"
     level: str = "info"
     """`info`, `good`, `warning` or `bad`; empty for what needs no word before it."""
     state: str = "done"

@@ -18,9 +18,11 @@ MARKS = {**PLAN_MARKS, "error": "✗", "denied": "✗", "asked": "·", "done": "
 """One character per state, shown beside the word, never instead of it."""
 
 _SAVED_CHARS = 80_000
-"""About how much of a run's rows is told; of one text, and of one argument that waits for leave:"""
+"""Rows of a run are printed up to about this size in total."""
 _TEXT_CHARS = 20_000
+"""Printed of one text."""
 _ARG_CHARS = 2_000
+"""Printed of one argument of a call that waits for approval."""
 
 
 def run_text(view: RunView) -> str:
@@ -75,7 +77,7 @@ def steps_in_order(view: RunView) -> list[tuple[StepPart, int]]:
 
 
 def left_out_line(view: RunView, number: int) -> str:
-    """Return the line that stands for `number` rows."""
+    """Return the line that replaces `number` rows."""
     return (
         f"… {format_count(number, 'row')} left out; all of them: %kestrel show "
         f"{view.head.run or 'RUN'} --html FILE …"

@@ -14,6 +14,7 @@ from typing import cast
 from kestrel_lab.core.citations import citations_in
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.events.actions import ActionLog
+from kestrel_lab.core.events.labels import BLAME
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import INTERRUPTED, TERMINAL, RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line, overwrite_lines, sanitize_text
@@ -41,7 +42,7 @@ ReadImage = Callable[[Mapping[str, Json]], str]
 
 
 def _unread(_: Mapping[str, Json]) -> str:
-    """Show no image, where the store of a run is not at hand."""
+    """Return no image; used where the store of a run is not available."""
     return ""
 
 
@@ -77,6 +78,8 @@ class RunView:
     """What the run did so far."""
     timed: bool = True
     """Whether the seconds of calls are known; those of an imported run need not be."""
+    blamed: dict[str, str] = field(default_factory=dict)
+    """What rows that a blame marks said before, by their ids."""
     left: str = ""
     """The state in which work on it was broken off; empty while somebody works on it."""
     read_image: ReadImage = _unread
@@ -144,7 +147,7 @@ class RunView:
         return changes
 
     def snapshot(self) -> list[Change]:
-        """The patches that make all of this from nothing."""
+        """Return the patches that rebuild the whole view."""
         parts = (self.head, *self.steps.values(), self.plan.graph, *self.rows.values(), *self.asks.values())
         return [part.whole() for part in parts]
 
@@ -232,6 +235,8 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # one cas
             ]
         case e.RunFinished():
             return _finished(view, event, at)
+        case e.RunScanned() if BLAME in event.scanners:
+            return row_builders.show_blame(view, event)
         case _:
             notice = notices.notice_of(event)
             return [] if notice is None else [row_builders.added_row(view, notice)]
@@ -260,7 +265,7 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
 
 
 def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
-    # Not by whom: that is a machine and a process, which do not belong in a notebook that is passed on.
+    # Without `by`, which names a machine and a process: notebooks with this view are passed on.
     notice = row_builders.notice_row(view, "info", "resumed")
     back = [view.head.change(status=view.left, ended=0.0)] if view.left else []
     view.left = ""
@@ -291,7 +296,7 @@ def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
 
 
 def _joined_by(view: RunView, model: str, kind: str) -> Change:
-    # A run of which any part was scripted stays labelled so.
+    # If any part of the run was scripted or replayed, the whole run stays labelled so.
     kept = view.head.model_kind if kind == "real" and view.head.model_kind else kind
     return view.head.change(model=sanitize_text(model) or view.head.model, model_kind=kept)
 
@@ -442,7 +447,7 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     note = _GIVEN if event.given else "cached" if event.cached else row.note
     text, diff = split_diff(event.text)
     preview = " · ".join(
-        part for part in (one_line(text[:2_000], 160), diff_stat(diff) if diff else "") if part
+        part for part in (formatting.opening_line(text), diff_stat(diff) if diff else "") if part
     )
     if event.whole:
         note = " · ".join(

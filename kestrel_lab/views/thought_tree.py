@@ -24,7 +24,7 @@ def thoughts_of(events: Iterable[Event]) -> pd.DataFrame:
 
     `chosen` are those that make up the solution, from the first thought to the one that solves the goal.
     """
-    # Told again where a session ended on it.
+    # A run that was interrupted while it scored a candidate records the score again; the last one counts.
     scored = {event.candidate: event for event in events if isinstance(event, BranchScored)}
     depth: dict[str, int] = {}
     for name, event in scored.items():

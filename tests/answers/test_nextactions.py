@@ -67,3 +67,23 @@ def test_hostile_names_do_nothing(project: Files) -> None:
     assert next_actions("`git status\u202e --short`", project) == ()
     assert len(next_actions("\n".join(f"`git show {n}`" for n in range(50)), project)) == MOST
     assert next_actions("", project) == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "proposed"),
+    [
+        ("python -m pytest -q tests", False),
+        ("pytest", False),
+        ("cd . && pytest 'tests/test_parser.py' -x", False),
+        ("npm test", False),
+        ("pytest tests/test_parser.py::test_one", True),
+        ("pytest -k one", True),
+        ("pytest src", True),
+        ("cat tests/test_parser.py", True),
+    ],
+)
+def test_a_test_that_has_just_run_is_not_proposed(project: Files, command: str, proposed: bool) -> None:
+    """Neither as a test nor as a command, if all of its file ran behind the last change."""
+    found = next_actions("Done.", project, changed=["src/parser.py"], ran=[command], ran_last=[command])
+    assert any(one.kind == "test" for one in found) == proposed
+    assert any("pytest" in one.text for one in found) == proposed

@@ -160,7 +160,7 @@ def test_conduct_is_read_from_events(tmp_path):
     )
     assert judge(ToolUsed(name="glob"), tmp_path).reason == "glob was not called; no tool was"
     assert judge(ToolNotUsed(name="glob"), tmp_path, events=events).passed
-    assert judge(ToolNotUsed(name="grep"), tmp_path, events=events).reason == "grep was called 1 times"
+    assert judge(ToolNotUsed(name="grep"), tmp_path, events=events).reason == "grep was called 1 time"
     assert judge(TurnsAtMost(n=2), tmp_path, events=events).passed
     assert judge(TurnsAtMost(n=1), tmp_path, events=events) == Score(
         check="at most 1 turns", passed=False, value=0.5, reason="it took 2 turns"

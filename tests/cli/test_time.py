@@ -50,7 +50,7 @@ def test_an_expression_and_how_it_was_read(kestrel: Kestrel) -> None:
             "precision": "minute",
             "read as": "Friday of next week, at 15:30",
             "zone": "Europe/Vienna, from --zone",
-            "told from": "2026-11-18T12:00:00+01:00 (Wed)",
+            "relative to": "2026-11-18T12:00:00+01:00 (Wed)",
             "note": "read as the Friday of next week, weeks from Monday; the coming Friday is 2026-11-20",
         },
     )

@@ -87,15 +87,16 @@ def test_an_answer_costs_what_was_asked_of_a_model(fields: dict[str, Any], count
     such.
     """
     found = meter((0.0, said(**{"metered": True, **fields})))
-    names = ("model_calls", "tokens_in", "tokens_out", "cost_usd", "unpriced", "unmetered", "hits", "lookups")
-    assert {name: getattr(found, name) for name in names if getattr(found, name)} == counted
+    sums = {name: getattr(found.usage, name) for name in found.usage.__struct_fields__}
+    sums |= {"hits": found.hits, "lookups": found.lookups}
+    assert {name: number for name, number in sums.items() if number} == counted
 
 
 def test_details_of_tokens_are_summed() -> None:
     """Cached, written and reasoning tokens add up over answers."""
     one = said(tokens_cached=1, tokens_cache_written=2, tokens_reasoning=3)
-    found = meter((0.0, one), (1.0, one))
-    assert (found.tokens_cached, found.tokens_cache_written, found.tokens_reasoning, found.usage.tokens) == (
+    found = meter((0.0, one), (1.0, one)).usage
+    assert (found.tokens_cached, found.tokens_cache_written, found.tokens_reasoning, found.tokens) == (
         2,
         4,
         6,
@@ -117,7 +118,7 @@ def test_a_look_up_in_a_store_is_counted_where_one_might_have_helped(
 ) -> None:
     """Calls of tools, hits, and calls that might have been one; what is given by hand is neither."""
     found = meter((0.0, ToolAnswered(call="c", step="s", tool="t", text="", **fields)))
-    assert (found.tool_calls, found.hits, found.lookups) == counted
+    assert (found.usage.tool_calls, found.hits, found.lookups) == counted
 
 
 def test_a_fork_takes_back_the_turns_that_it_asks_again() -> None:

@@ -23,8 +23,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("project")
     shutil.copytree(ROOT / "kestrel_lab", place / "kestrel_lab", ignore=shutil.ignore_patterns("__pycache__"))
     (place / "tests").mkdir()
-    for name in ("pyproject.toml", "tests/conftest.py", "tests/folders.py", "tests/outcomes.py"):
-        shutil.copy(ROOT / name, place / name)
+    for name in ("conftest", "folders", "outcomes", "rewriting"):
+        shutil.copy(ROOT / "tests" / f"{name}.py", place / "tests")
+    shutil.copy(ROOT / "pyproject.toml", place)
     return place
 
 

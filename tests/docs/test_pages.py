@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -65,17 +66,18 @@ def test_every_block_is_of_a_kind_that_is_tried() -> None:
     assert {block.kind for block in BLOCKS if block.page == "README.md"} == KNOWN - {"toml", "diff"}
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A repository with the suites of all pages, on a machine where a local server answers for a provider."""
-    (tmp_path / "evals").mkdir()
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the suites of all pages, to be copied."""
+    place = tmp_path_factory.mktemp("repository")
+    (place / "evals").mkdir()
     for block in BLOCKS:
         if block.kind == "yaml" and "scenarios:" in block.text:
-            (tmp_path / "evals" / f"{yaml.safe_load(block.text)['name']}.yaml").write_text(block.text)
-    (tmp_path / "server.log").write_text("stopped\n")
-    (tmp_path / "a.py").write_text("def f(): ...\n")
-    (tmp_path / "AGENTS.md").write_text("Write a test first.\n")
-    (tmp_path / ".gitignore").write_text(".kestrel/\n")
+            (place / "evals" / f"{yaml.safe_load(block.text)['name']}.yaml").write_text(block.text)
+    (place / "server.log").write_text("stopped\n")
+    (place / "a.py").write_text("def f(): ...\n")
+    (place / "AGENTS.md").write_text("Write a test first.\n")
+    (place / ".gitignore").write_text(".kestrel/\n")
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     for words in (
         "init -q -b main",
@@ -84,7 +86,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "switch -qc work",
         "commit -qm two --allow-empty",
     ):
-        subprocess.run([*git, *words.split()], cwd=tmp_path, check=True)
+        subprocess.run([*git, *words.split()], cwd=place, check=True)
+    return place
+
+
+@pytest.fixture
+def project(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of that repository, on a machine where a local server answers for a provider."""
+    shutil.copytree(repository, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     with OpenAIServer([Reply(text="a.py")]) as server:
         monkeypatch.setenv("OPENAI_API_BASE", server.api_base)
@@ -160,11 +169,16 @@ def test_files_are_read(block: Block, project: Path) -> None:
         assert set(data) == {"routes"}
 
 
+@pytest.fixture(scope="module")
+def kestrel() -> click.Command:
+    """The command line: making its commands of functions takes a tenth of a second."""
+    return typer.main.get_command(app)
+
+
 @pytest.mark.parametrize("line", sorted(set(COMMANDS)))
-def test_a_command_is_one(line: str, project: Path) -> None:
+def test_a_command_is_one(line: str, kestrel: click.Command, project: Path) -> None:
     """Each command that a page shows exists, with these options."""
-    words = shlex.split(line)[1:]
-    command: click.Command = typer.main.get_command(app)
+    words, command = shlex.split(line)[1:], kestrel
     context = click.Context(command, info_name="kestrel")
     while isinstance(command, click.Group) and words and words[0] in command.commands:
         command = command.commands[words.pop(0)]

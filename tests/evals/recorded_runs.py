@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from kestrel_lab.core.events.union import Record
 from kestrel_lab.core.json_types import content_key
-from kestrel_lab.evals.importers.imported_run import events_of, trial_of
-from kestrel_lab.evals.importers.recording import (
+from kestrel_lab.evals.importers.imported_run import (
     ImportedCall,
     ImportedMessage,
     Recording,
 )
+from kestrel_lab.evals.importers.recorded_events import events_of, trial_of
 from kestrel_lab.evals.stored_trials import store_run, store_trial
 from kestrel_lab.evals.transcripts.transcript import Transcript, transcript_of
 from kestrel_lab.eventlog.store import SessionStore

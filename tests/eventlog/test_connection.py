@@ -285,7 +285,7 @@ def test_what_is_wrong_with_a_place_is_told_apart(
     way.
     """
 
-    def refuse(_: str) -> None:
+    def refuse(_: str, **_options: object) -> None:
         raise error
 
     monkeypatch.setattr(apsw, "Connection", refuse)

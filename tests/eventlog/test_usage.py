@@ -106,8 +106,8 @@ def test_the_list_of_runs_agrees(events: list[Event]) -> None:
         (listed,) = RunList(store).newest(5)
         assert (listed.tokens, listed.cost_usd, listed.unpriced) == (
             meter.usage.tokens,
-            meter.cost_usd,
-            meter.unpriced,
+            meter.usage.cost_usd,
+            meter.usage.unpriced,
         )
         assert listed.waiting == len(meter.questions)
 

@@ -1,8 +1,8 @@
 """Attempts of code to have an effect from a preview, and the place in which each would be seen: run as a
 script, prints what got out.
 
-The arguments are the parts of the lockdown that are left out: `landlock`, `seccomp`, `descriptors`, `memory`
-(nothing by default).
+The arguments are a part of the lockdown that is left out (`landlock`, `seccomp`, `descriptors` or `memory`) and
+the attempts that are made; by default nothing is left out, and all are made.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ from IPython.core.interactiveshell import InteractiveShell
 from kestrel_lab.tools.kernel import lockdown
 from kestrel_lab.tools.kernel.live_kernel import LiveKernel
 
-OFF = set(sys.argv[1:])
+OFF, *ONLY = sys.argv[1:] or [""]
 HOME = Path(tempfile.mkdtemp(prefix="attempts-"))
 PLACE = HOME / "work"
 PLACE.mkdir()
 os.chdir(PLACE)
 
-if "landlock" in OFF:
+if OFF == "landlock":
     lockdown.landlock.restrict_process = lambda *_, **__: None
-if "seccomp" in OFF:
+if OFF == "seccomp":
     lockdown.landlock.filter_calls = lambda *_, **__: None
-if "descriptors" in OFF:
+if OFF == "descriptors":
     lockdown.close_others = lambda _: None
-if "memory" in OFF:
+if OFF == "memory":
     lockdown._unshare_memory = lambda: None
 
 (PLACE / "data.csv").write_text("a\n1\n")
@@ -383,6 +383,8 @@ async def main():
     shell.user_ns |= {"LOOP": asyncio.get_running_loop(), "OUT": lambda word: print("TOLD", word)}
     succeeded, previews = [], 0
     for name, code, happened in ATTEMPTS:
+        if ONLY and name not in ONLY:
+            continue
         preview = await kernel.preview(code, str(PLACE))
         previews += "no preview" not in preview.text or "died" in preview.text
         TOLD.clear()

@@ -261,10 +261,7 @@ def test_output_of_a_cell_that_cannot_be_changed_is_shown_instead(
     cells[1]["source"], cells[3]["source"] = "older", "print('seen')"
     notebook.save(cells)
     told = notebook.use("run_cell", sandbox=IN_KERNEL, cell="work2")
-    assert (
-        "its output stands below the running cell instead: the notebook has changes that are not saved"
-        in told
-    )
+    assert "its output is below the running cell instead: the notebook has changes that are not saved" in told
     assert capsys.readouterr().out == "seen\n"
     assert notebook.cells == cells
     assert [event.type for event in notebook.events] == ["kernel_changed"]

@@ -1,6 +1,7 @@
 """Claims about models behind an API, checked over real HTTP against a local server."""
 
 import asyncio
+import gc
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, ToolSpec
 from kestrel_lab.models.chat_format import messages_to_wire, tools_to_wire, wire_name
+from kestrel_lab.models.litellm import library
 from kestrel_lab.models.litellm.library import close_clients_with_loop
 from kestrel_lab.models.litellm.model import LiteLLMModel
 from kestrel_lab.models.retry import with_retries
@@ -343,3 +345,12 @@ def test_arguments_come_back_as_the_model_wrote_them() -> None:
     )
     (wire,) = cast("list[dict[str, Any]]", messages_to_wire([said]))
     assert wire["tool_calls"][0]["function"]["arguments"] == '{"pattern":"größe 東京"}'
+
+
+def test_loading_litellm_leaves_the_collector_as_it_was() -> None:
+    """The garbage collector waits longer only while litellm is imported: the process it is imported into is
+    somebody else's.
+    """
+    before = gc.get_threshold()
+    library._import_quietly.__wrapped__()
+    assert gc.get_threshold() == before

@@ -47,14 +47,13 @@ def test_only_known_names_are_filled_in(goal: str, text: str) -> None:
         (
             "clean @fram",
             False,
-            "there is no variable 'fram' for @fram in the goal; did you mean 'frame'; `@fram` stands "
-            "for the word itself",
+            "there is no variable 'fram' for @fram in the goal; did you mean 'frame'; `@fram` keeps the word",
         ),
         (
             "hello {nmae}",
             True,
-            "there is no variable 'nmae' for {nmae} in the goal; did you mean 'name'; {{nmae}} stands "
-            "for the word itself",
+            "there is no variable 'nmae' for {nmae} in the goal; did you mean 'name'; {{nmae}} keeps "
+            "the word",
         ),
         ("of {q.x}", True, "there is no variable 'q' for {q.x}"),
         ("sum @numbers\n\n@lst", False, "there is no variable 'lst'"),

@@ -49,7 +49,7 @@ def test_keys_become_labels(result) -> None:
     assert (after["done"], after["item"] != before["item"]) == (1, True)
     assert [(x.said.value, x.said.note) for x in stored_labels(result.store, "demo")] == [(1, "fine")]
     assert press(box, k="undo")["item"] == before["item"]
-    assert press(box, k="undo")["told"] == "there is nothing to undo"
+    assert press(box, k="undo")["message"] == "there is nothing to undo"
     label(box, 0)
     again = press(box, k="rubric", text="It greets.")
     assert (again["rubric"], again["outdated"], again["done"]) == ("It greets.", 1, 0)
@@ -62,7 +62,7 @@ def test_a_second_tab_and_a_new_kernel_go_on(result) -> None:
     one, other = LabelBox(result.label(who="ada")), LabelBox(result.label(who="ada"))
     label(one, 1)
     late = label(other, 0)
-    assert "labelled meanwhile" in late["told"]
+    assert "labelled meanwhile" in late["message"]
     assert late["item"] == one._widget.state["item"]
     assert [x.said.value for x in stored_labels(result.store, "demo")] == [1]
     assert LabelBox(result.label(who="ada"))._widget.state["item"] == late["item"]

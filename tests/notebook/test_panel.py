@@ -5,7 +5,8 @@ from pathlib import Path
 
 from waits import PATIENCE_S
 
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
+from kestrel_lab.core.events.labels import BLAME
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, RunScanned
 from kestrel_lab.lab import Lab
 from kestrel_lab.notebook.frontend import LOOKED_AT, Notebook
 from kestrel_lab.notebook.panel import Panel, StaticPicture
@@ -148,6 +149,22 @@ def test_a_picture_says_what_has_changed_since(tmp_path: Path) -> None:
             else None
         )
     assert said == [None, "changed since", None, "moved since", "gone since", "as it was"]
+
+
+def test_a_finished_panel_marks_what_is_blamed_later(tmp_path: Path) -> None:
+    """After the cell that blames the run, the picture is put up anew with the mark, and only once."""
+    with Lab(home=tmp_path / "home", model=ScriptedModel([[("list_directory", {"path": "."})], "7"])) as lab:
+        run = lab.run_sync("Give the sum.", workspace=tmp_path, verify="off")
+        shown, place = Panel(user="me", fallback=None), Shown()
+        for record in run.records():
+            shown.view.apply(record)
+        shown._run, shown._handle, shown._open = run, place, False  # type: ignore[assignment]
+        found = {"scanner": BLAME, "text": "DECISIVE: turn 1", "value": 0.9, "calls": ["answer.1.1"]}
+        lab.store.decide(run.id, RunScanned(scanners={BLAME: "1"}, upto=1, findings=[found]))
+        shown.look_again()
+        shown.look_again()
+    shown.look_again()  # the lab is closed
+    assert ["▶ decisive (90 %)" in picture for picture in place.pictures] == [True]
 
 
 def test_a_run_shown_again_says_it_everywhere(tmp_path: Path) -> None:

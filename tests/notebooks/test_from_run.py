@@ -19,10 +19,12 @@ from markdown_it import MarkdownIt
 from kestrel_lab import Lab, Run
 from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.labels import BLAME
 from kestrel_lab.core.events.union import (
     Event,
     KernelChanged,
     KernelUndone,
+    RunScanned,
     RunStarted,
     ToolAnswered,
     ToolCalled,
@@ -110,6 +112,9 @@ def test_a_run_becomes_a_notebook_that_gives_the_same_numbers(made: Made, tmp_pa
     with lab:
         draft = lab.evals.notebook_from(run)
         draft.write(path)
+        blame = {"scanner": BLAME, "text": "DECISIVE: turn 2", "value": 0.9, "calls": ["answer.2.1"]}
+        lab.store.decide(run.id, RunScanned(scanners={BLAME: "1"}, upto=1, findings=[blame]))
+        blamed = lab.evals.notebook_from(run).content.cells
     stored = codes(path)
     result = run_notebook_sync(path, done, cwd=tmp_path / "work")
     computed = codes(done)
@@ -117,6 +122,9 @@ def test_a_run_becomes_a_notebook_that_gives_the_same_numbers(made: Made, tmp_pa
 
     nbformat.validate(nbformat.read(path, as_version=4))
     assert repr(draft) == "4 calls of 1 run"
+    assert "Decisive step" not in path.read_text()
+    marked = next(n for n, cell in enumerate(blamed) if "**Decisive step.**" in cell.source)
+    assert blamed[marked + 1].source == SUM, "what a blame names is marked before its cell"
     assert [cell.source for cell in stored] == [LOAD, SUM, "1 / 0", plot]
     assert [cell.metadata.kestrel for cell in stored] == [
         {"run": run.id, "call": f"answer.{turn}.1"} for turn in range(1, 5)

@@ -20,7 +20,7 @@ from kestrel_lab.retrieval.explain import explain_rank
 from kestrel_lab.retrieval.indexing import index as indexing
 from kestrel_lab.retrieval.indexing.chunks import cut_chunks
 from kestrel_lab.retrieval.indexing.file_list import files_of
-from kestrel_lab.retrieval.indexing.index import CodeIndex
+from kestrel_lab.retrieval.indexing.index import FEW_FILES, CodeIndex
 from kestrel_lab.retrieval.search import Search
 
 NAMES = ("a.py", "b.md", "sub/c.py", "sub/d.txt", "e.js")
@@ -357,6 +357,20 @@ def test_what_is_indexed_can_be_searched_while_the_rest_is_built(tmp_path: Path)
     index.start(lambda done, total, _: seen.append((done, total, len(Search(other).ranking("alpha").files))))
     assert index.wait(PATIENCE_S).finished
     assert seen == [(40, 90, 40), (80, 90, 80), (90, 90, 90)]
+    index.close()
+
+
+def test_a_few_files_are_waited_for_and_many_are_not(tmp_path: Path) -> None:
+    """What a run reads of a small folder does not depend on how busy the machine is: a replay asks the same."""
+    few = tmp_path / "few"
+    many(few, 20)
+    index = CodeIndex(few, tmp_path / "home")
+    assert (index.up_to_date(0.0), len(Search(index).ranking("alpha").files)) == ("", 20)
+    index.close()
+    large = tmp_path / "large"
+    many(large, FEW_FILES + 1)
+    index = CodeIndex(large, tmp_path / "home")
+    assert "still being built" in index.up_to_date(0.0)
     index.close()
 
 

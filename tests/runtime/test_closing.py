@@ -4,17 +4,23 @@ fails leaves nothing open.
 
 import asyncio
 import gc
+import os
+import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import until
 
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import StoreError, UsageError
+from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.host.log_files import open_folders
 from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
@@ -133,3 +139,38 @@ def test_a_constructor_that_fails_closes_what_it_opened(
     assert len(closed) == 1
     with pytest.raises(StoreError, match="closed"):
         closed[0].runs()
+
+
+def test_a_lab_that_is_thrown_away_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A lab that nobody closes has written what was queued, and has no thread and no file of its log open,
+    once nobody holds it any more.
+    """
+    home = tmp_path / "home"
+
+    def work() -> None:
+        lab = Lab(home, ScriptedModel(["done"]), env={})
+        asyncio.run(_work(lab, tmp_path))
+        # Nobody waits for it.
+        lab.store.create_run("last", RunStarted(goal="g", workspace="/w", model="m"))
+
+    before = set(threading.enumerate())
+    work()
+    gc.collect()
+    until(lambda: set(threading.enumerate()) <= before, "the end of the writer's thread")
+    until(lambda: str(home) not in " ".join(open_folders()), "the end of its files")
+    assert not [name for name in _open_files() if name.startswith(str(home))]
+    with Lab(home, env={}) as lab:
+        assert next(row.id for row in lab.store.runs()) == "last"
+
+
+async def _work(lab: Lab, place: Path) -> None:
+    await lab.run("hello", workspace=place)
+
+
+def _open_files() -> list[str]:
+    """The files that this process has open, where the kernel tells."""
+    found = []
+    for one in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):
+            found.append(os.readlink(one))
+    return found

@@ -66,7 +66,7 @@ def test_events_are_the_same_by_type_and_fields(left: Record, right: Record, sam
 
 
 def test_the_parting_is_the_first_difference() -> None:
-    """What is the same behind it is marked as such and is not shared; changes of state are passed over."""
+    """What is the same after it is marked as such, not shared and not shown; changes of state are passed over."""
     moved = StateTransition(source=RunStatus.PLANNING, target=RunStatus.EXECUTING)
     answered = ToolAnswered(call="t1", step="main", tool="grep", text="3 lines")
     left = [record(Prompted(step="main", text="go")), record(moved), record(said("yes")), record(answered)]
@@ -74,6 +74,8 @@ def test_the_parting_is_the_first_difference() -> None:
     found = parted(left, right)
     assert (found.shared, found.first_a, found.first_b) == (1, left[2], right[1])
     assert list(found.frame["same"]) == [True, False, True]
+    assert found.headline == "the runs share 1 event, then part; 1 of 2 events from there differ"
+    assert "grep" not in "".join(map(str, found._parted))
 
 
 def test_what_a_fork_says_of_itself_and_of_beginning_again_is_passed_over() -> None:
@@ -100,13 +102,13 @@ def test_a_longer_run_parts_where_the_other_ends() -> None:
     assert (found.same, found.shared, found.first_a, len(found.rows)) == (False, 1, None, 46)
     assert (
         found.first_b is not None
-        and found.headline == "the runs share 1 events, then part; 5 more rows are in .frame"
+        and found.headline == "the runs share 1 event, then part; 5 more rows are in .frame"
     )
     frame = found.frame
     assert list(frame["same"]) == [True] + [False] * 45
     assert frame["a_seq"].isna().sum() == 45 and frame["b_seq"].notna().all()
     shorter = parted([*both, record(said("a"))], both)
-    assert (shorter.first_b, shorter.headline) == (None, "the runs share 1 events, then part")
+    assert (shorter.first_b, shorter.headline) == (None, "the runs share 1 event, then part")
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_of_two_who_decide_at_once_one_wins_and_the_other_is_told(
             replies = await asyncio.gather(ann.approve(asked), rival.deny(theirs))
             assert sorted(reply.partition(":")[0] for reply in replies) == ["accepted", "already_decided"]
             assert next(reply for reply in replies if reply.startswith("already")).endswith(
-                "the first decision stands ann"
+                "the first decision counts ann"
             )
         await ann.ended()
         (given,) = decisions(scripted.get(run))

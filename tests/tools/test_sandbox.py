@@ -185,8 +185,8 @@ def with_links(*args: Any, **options: Any) -> Launch:
     """A mutant: what the repository of a worktree calls its logs is shown, wherever that leads."""
     launch = launch_with_places(*args, **options)
     elsewhere = str(options["write"][1].parent / "elsewhere")
-    if launch.write:
-        return replace(launch, write=(*launch.write, elsewhere))
+    if launch.access is not None:
+        return replace(launch, access=replace(launch.access, write=(*launch.access.write, elsewhere)))
     place = launch.argv.index("--remount-ro", launch.argv.index("--remount-ro") + 1)
     return replace(launch, argv=(*launch.argv[:place], "--bind", elsewhere, elsewhere, *launch.argv[place:]))
 
@@ -235,10 +235,11 @@ def test_a_source_that_is_swapped_for_a_link_is_not_opened(level: str, swapped: 
     code, output = run_blocking(launch, 20)
     assert (code, "PRIVATE" in output) == (None, False)
     if swapped == "the workspace":
-        following = {
-            name: tuple(map(os.path.realpath, getattr(launch, name))) for name in ("sources", "read", "write")
-        }
-        assert "PRIVATE" in run_blocking(replace(launch, **following), PATIENCE_S)[1], (
+        following = replace(launch, sources=tuple(map(os.path.realpath, launch.sources)))
+        if (access := launch.access) is not None:
+            real = {name: tuple(map(os.path.realpath, getattr(access, name))) for name in ("read", "write")}
+            following = replace(following, access=replace(access, **real))
+        assert "PRIVATE" in run_blocking(following, PATIENCE_S)[1], (
             "the mutant, which follows links, reads what they lead to"
         )
 

@@ -212,8 +212,8 @@ def test_a_stored_macro_of_an_earlier_version_is_safe(tmp_path: Path, workspace:
     """
     with closing(Lab(tmp_path / "home", env={}, sandbox="S0", containment="off", approve="auto")) as session:
         for name, text in (("old", "echo hi > {{w}}"), ("worse", "bash -c 'echo {{w}}'")):
-            steps: list[dict[str, Json]] = [{"type": "tool", "name": "bash", "args": {"command": text}}]
-            add_macro(session.store, str(workspace), name, "Old.", WORD, steps, enabled=True)
+            steps: list[Json] = [{"type": "tool", "name": "bash", "args": {"command": text}}]
+            add_macro(session.store, str(workspace), Macro.from_json(name, "Old.", WORD, steps, stored=True))
         registry = MacroRegistry(session.store, str(workspace))
         assert [macro.name for macro in registry.list()] == ["old", "worse"]
         turns = [

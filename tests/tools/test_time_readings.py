@@ -197,7 +197,7 @@ def test_a_reading_as_json_and_as_a_table() -> None:
         "precision     day",
         "read as       Friday of next week",
         "zone          Europe/Vienna, from the reference",
-        "told from     2026-11-18T12:00:00+01:00 (Wed)",
+        "relative to   2026-11-18T12:00:00+01:00 (Wed)",
         "note          read as the Friday of next week, weeks from Monday; the coming Friday is 2026-11-20",
     ]
     assert "<td" in found._repr_html_()

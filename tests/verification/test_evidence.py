@@ -242,7 +242,7 @@ def test_a_run_has_its_evidence(session: Lab, workspace: Path) -> None:
         )
     )
     frame = run.report.evidence.frame
-    assert frame[["claim", "state", "cites", "standing"]].to_numpy().tolist()[0] == [
+    assert frame[["claim", "state", "cites", "status"]].to_numpy().tolist()[0] == [
         1,
         "cited",
         "roof.txt:2",
@@ -250,7 +250,7 @@ def test_a_run_has_its_evidence(session: Lab, workspace: Path) -> None:
     ]
     assert frame["state"].tolist()[-1] == "uncited"
     (workspace / "roof.txt").write_text(ROOF.replace("7", "8"))
-    assert run.report.evidence.frame["standing"].tolist()[0] == "stale"
+    assert run.report.evidence.frame["status"].tolist()[0] == "stale"
     page = run.report.evidence._repr_html_()
     assert ("<b>gold</b>" in page, "&lt;b&gt;gold" in page, "<details" in page) == (False, True, True)
     assert "The roof is 7 m high." in run._repr_html_().partition("<code>roof.txt:2</code>")[2]

@@ -132,10 +132,10 @@ COMPACTED: dict[str, Any] = {"step": "s", "window": 9_000, "before": 8_000, "aft
         (
             e.ToolsShown(tools=["a", "b"], need="routes"),
             "info",
-            "told of 2 more tools for: routes",
+            "offered 2 more tools for: routes",
             ["a", "b"],
         ),
-        (e.ToolsShown(tools=["a"]), "info", "told of 1 more tool", ["a"]),
+        (e.ToolsShown(tools=["a"]), "info", "offered 1 more tool", ["a"]),
         (
             e.McpCandidateFound(**SHOWN, score=71, rubric=[{"criterion": "age", "points": 3, "why": "old"}]),
             "info",

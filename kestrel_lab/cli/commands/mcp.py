@@ -195,6 +195,7 @@ def remove(
     known = {one.server: one for one in lab.registry.sources.installed()}
     if name not in known:
         raise UsageError(f"no MCP server {name!r} is installed: {did_you_mean(name, known)}")
+    # The approval first: a server that is half removed must not be started.
     lab.mcp.approvals.withdraw(known[name].config(Path.cwd()))
     run_blocking(lab.mcp.forget(name))
     remove_folder(known[name].folder)
@@ -207,6 +208,7 @@ async def _install_offer(lab: Lab, offer: Offer) -> Offer:
     known = await asyncio.to_thread(own_installation, folder_of(sources.root, package), sources.env)
     server = known.server if known is not None else short_name(package)
     if known is None:
+        # Not for one that is installed already, whose name is taken by itself.
         check_name_free(server, lab.mcp.names)
     got = await install_package(offer.locked, sources.root, server=server, entry=entry.name, env=sources.env)
     await lab.mcp.adopt(got.config(Path.cwd()))

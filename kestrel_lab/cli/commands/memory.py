@@ -1,4 +1,4 @@
-"""`kestrel memory …`: what later runs are told, listed, searched, changed, drawn and forgotten."""
+"""`kestrel memory …`: list, search, change, draw and forget what later runs recall."""
 
 from __future__ import annotations
 

@@ -43,7 +43,11 @@ def list_runs(
         return None
     lab = frontend_of(ctx).lab()
     found = lab.runs(limit=limit, trials=trials)
-    return f'no runs in {lab.home} yet: kestrel run "…" makes one' if found.empty else found
+    if not found.empty:
+        return found
+    if not trials and not lab.runs(limit=1, trials=True).empty:
+        return f"no runs in {lab.home} but those of trials: kestrel runs --trials"
+    return f'no runs in {lab.home} yet: kestrel run "…" makes one'
 
 
 @runs.command(epilog="Example: kestrel runs remove --older-than 30d")

@@ -116,7 +116,7 @@ def _reference(reference: str | None, name: str | None) -> Handshake:
 
 
 def _chain_reading(first: Reading, then: Reading) -> Reading:
-    """What was done to a reading, told together with how it was read."""
+    """Return the second of two readings, with both interpretations in order."""
     said = f"{first.interpretation}; then {then.interpretation}"
     precision = then.precision if not then.instant or first.precision == "day" else first.precision
     notes = tuple(dict.fromkeys((*first.notes, *then.notes)))

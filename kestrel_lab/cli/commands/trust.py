@@ -22,7 +22,7 @@ tainting = typer.Typer()
 
 @dataclass(frozen=True, slots=True)
 class FileTrust:
-    """A file of settings, what it weakens, and how it stands."""
+    """A file of settings, what it weakens, and its state."""
 
     path: Path
     weakens: tuple[Weakening, ...]

@@ -35,7 +35,7 @@ class Node:
     parent: str = ""
     exclusive: bool = False
     folded: int = 0
-    """How many steps it stands for beside itself."""
+    """How many other steps are drawn as one with it."""
 
 
 def fold_nodes(nodes: Sequence[Node]) -> tuple[Node, ...]:

@@ -69,14 +69,16 @@ class ModelAnswered(CallEvent, frozen=True, kw_only=True):
     given: bool = False
     """Written by the person who forked the run; no model said it."""
     routed: str = ""
-    """The kind of work for which this model was chosen among several, and how it was told."""
+    """The kind of work for which this model was chosen among several, and how that kind was recognised."""
     replayed: bool = False
     """From a recording: tokens and cost are what they were then, the seconds are those of the replay."""
     metered: bool = True
     """Whether its tokens are known; where they are not, `tokens_in` and `tokens_out` are 0 and mean nothing.
     """
     session: str = ""
-    """Of another agent's program: by what it can go on behind this answer, see `adapters.adapter.Turn`."""
+    """For another agent's program: what it needs to continue after this answer, see
+    `adapters.adapter.Turn`.
+    """
 
 
 class ToolCalled(AskedTool, frozen=True, kw_only=True):
@@ -101,7 +103,7 @@ class ToolDelta(Event, frozen=True, kw_only=True):
 
 
 class ContextCompacted(Event, frozen=True, kw_only=True):
-    """From here on the model is shown less of a conversation that outgrew its context; nothing is deleted."""
+    """The conversation outgrew the context: from here on the model gets less of it; nothing is deleted."""
 
     type: ClassVar[str] = "context_compacted"
     step: str
@@ -111,19 +113,18 @@ class ContextCompacted(Event, frozen=True, kw_only=True):
     after: int
     """About how many tokens the conversation shows, before and after."""
     results: dict[str, str] = field(default_factory=dict)
-    """By call, what is shown in the place of its result."""
+    """By call, the text that replaces its result."""
     wholes: dict[str, Json] = field(default_factory=dict)
-    """By the names under which they are kept, the texts that were kept for it: `call`, `tool`, `chars` each.
-    """
+    """Texts that were stored because of it, by the name in the store: `call`, `tool` and `chars` of each."""
     summary: str = ""
-    """What is shown in the place of the messages up to `upto`; empty where none are summarised."""
+    """The text that replaces the messages up to `upto`; empty if none are summarised."""
     upto: int = 0
     by: str = ""
     """The step under which the model was asked for the summary."""
 
 
 class FolderChanged(CallEvent, frozen=True, kw_only=True):
-    """The commands of a step go on in another folder: one of them changed it."""
+    """A command of a step changed the folder in which its later commands start."""
 
     type: ClassVar[str] = "folder_changed"
     folder: str
@@ -131,7 +132,7 @@ class FolderChanged(CallEvent, frozen=True, kw_only=True):
 
 
 class FilesTainted(Event, frozen=True, kw_only=True):
-    """Words of others go through files of the workspace: a call may write some from now on, has written some,
+    """Untrusted text may be in files of the workspace: a call may write some from now on, has written some,
     or has `ended` and what it read and wrote is known.
     """
 
@@ -142,7 +143,7 @@ class FilesTainted(Event, frozen=True, kw_only=True):
     began: float
     """When the call began, in seconds since 1970."""
     source: str = ""
-    """Whose words may have gone into what it writes; of one that has ended, empty where none have."""
+    """The untrusted source whose text it may write; empty for a call that has ended and wrote none."""
     places: list[str] = field(default_factory=list)
     """Files that it may write, `.` for any in the workspace."""
     also: list[str] = field(default_factory=list)
@@ -162,11 +163,10 @@ class FilesTainted(Event, frozen=True, kw_only=True):
 
 
 class FilesKept(Event, frozen=True, kw_only=True):
-    """What the files of the workspace held at this moment is kept beside the log, so that a fork can have
-    them again.
+    """The contents of the workspace's files at this moment are stored beside the log, for forks.
 
-    Recorded before and after a call that may change files; the first one of a session holds all, later ones
-    what has changed since.
+    Recorded before and after a call that may change files. The first event of a session has all files, later
+    ones only the changes since.
     """
 
     type: ClassVar[str] = "files_kept"
@@ -174,12 +174,12 @@ class FilesKept(Event, frozen=True, kw_only=True):
     when: str = "before"
     """`before` or `after` the call; what is found before one was changed by something else."""
     whole: str = ""
-    """Names the index of all files, which is kept beside the log; empty where only what changed is told."""
+    """Names the index of all files, which is kept beside the log; empty if the event has only the changes."""
     changed: dict[str, Json] = field(default_factory=dict)
     """By path, what is there now: see `tools.files.snapshots.Entry`."""
     gone: list[str] = field(default_factory=list)
     problem: str = ""
-    """Why nothing is kept from here on."""
+    """Why no contents are stored from here on."""
 
 
 class ToolAnswered(CallEvent, frozen=True, kw_only=True):
@@ -209,8 +209,8 @@ class ToolAnswered(CallEvent, frozen=True, kw_only=True):
     changed: list[str] = field(default_factory=list)
     """Files that the call changed, as far as the tool says so."""
     touched: list[str] | None = None
-    """Files of the workspace that were other ones when it ended than when it began, of a call that names none
-    and may change any; `None` where nobody compared them. Something else may have changed them meanwhile.
+    """Files of the workspace that changed while the call ran, if it names none and may change any; `None` if
+    they were not compared. Something other than the call may have changed them.
     """
     before: dict[str, Json] = field(default_factory=dict)
     """By changed file, what undoes the change: `{blob, existed, after}` or, of a deletion, `{trash, after}`.
@@ -220,7 +220,7 @@ class ToolAnswered(CallEvent, frozen=True, kw_only=True):
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images of the answer: `{media_type, blob}`; the bytes are kept beside the log under that name."""
     session: str = ""
-    """Of a call that another agent's program made: by what it can go on behind this result."""
+    """For a call of another agent's program: what the program needs to continue after this result."""
 
 
 class RetrievalStep(Event, frozen=True, kw_only=True):
@@ -240,7 +240,7 @@ class RetrievalStep(Event, frozen=True, kw_only=True):
     chosen: list[str] = field(default_factory=list)
     """Paths, best first."""
     dropped: dict[str, Json] = field(default_factory=dict)
-    """Why other files did not come into the answer; of those merely ranked behind, the next hundred."""
+    """Files that are not in the answer, with the reason; of those ranked too low, only the next hundred."""
     seconds: float = 0.0
     note: str = ""
     hits: list[dict[str, Json]] = field(default_factory=list)
@@ -296,7 +296,7 @@ class ApprovalAsked(AskedTool, frozen=True, kw_only=True):
 
 
 class ApprovalGiven(Event, frozen=True, kw_only=True):
-    """A waiting call was decided. The first decision for a call stands."""
+    """A waiting call was decided. The first decision for a call counts."""
 
     type: ClassVar[str] = "approval_given"
     call: str
@@ -317,7 +317,7 @@ class ApprovalGiven(Event, frozen=True, kw_only=True):
     question: str = ""
     """The question that this answers; filled in when it is recorded."""
     answer: str | None = None
-    """What the person said, where the call asks for words instead of leave."""
+    """The person's words, if the call is a question and not an approval."""
     sandbox: str = ""
     danger: str = ""
     """Where the code has its effect and how dangerous it is, if that was found after the question."""
@@ -352,7 +352,7 @@ class ModelEscalated(Event, frozen=True, kw_only=True):
 
 
 class ToolsShown(Event, frozen=True, kw_only=True):
-    """Of more tools than a model is told of at once, it is told of these too from now on."""
+    """More tools exist than are offered to a model at once: from now on it is also offered these."""
 
     type: ClassVar[str] = "tools_shown"
     tools: list[str]

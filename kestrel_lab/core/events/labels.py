@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from msgspec import field
 
@@ -14,28 +14,33 @@ class Annotation(Event, frozen=True, kw_only=True):
     """What was said of a run beside what it did: anybody may add it, also after the run has ended."""
 
 
-class TrialLabelled(Annotation, frozen=True, kw_only=True):
-    """A person judged the trial by a rubric; its time is the event's."""
+class OfRubric(Annotation, frozen=True, kw_only=True):
+    """What a person did with the rubric of a suite."""
 
-    type: ClassVar[str] = "trial_labelled"
     suite: str
     who: str
     rubric: str
     """The text of the rubric."""
     rubric_hash: str
+
+
+class TrialLabelled(OfRubric, frozen=True, kw_only=True):
+    """A person judged the trial by a rubric; its time is the event's."""
+
+    type: ClassVar[str] = "trial_labelled"
     value: int | None
     """1 where the rubric is met, 0 where not, `None` where the person skipped the trial."""
     note: str = ""
     probability: float = 1.0
     """With which this trial was among the `drawn`, above 0 and at most 1."""
     drawn: int = 0
-    """How many trials the draw asked for; 0 for a trial that somebody chose: it stands for itself alone."""
+    """How many trials the draw asked for; 0 for a trial that a person chose, which represents no other."""
     seed: int = 0
     """Of the draw."""
     frame: str = ""
     """A hash of the trials that could have been drawn."""
     repeat: bool = False
-    """Whether the trial came back to the same person, who was not told."""
+    """Whether the same person labels the trial a second time, without knowing it."""
 
 
 class LabelUndone(Annotation, frozen=True, kw_only=True):
@@ -47,14 +52,10 @@ class LabelUndone(Annotation, frozen=True, kw_only=True):
     who: str
 
 
-class RubricEdited(Annotation, frozen=True, kw_only=True):
-    """Labels of the suite go by another rubric from here on; kept with the trial that was being labelled."""
+class RubricEdited(OfRubric, frozen=True, kw_only=True):
+    """The suite has another rubric from here on; recorded in the run of the trial that was being labelled."""
 
     type: ClassVar[str] = "rubric_edited"
-    suite: str
-    who: str
-    rubric: str
-    rubric_hash: str
 
 
 class TrialJudged(Annotation, frozen=True, kw_only=True):
@@ -80,6 +81,10 @@ class TrialJudged(Annotation, frozen=True, kw_only=True):
     """Whether it was shown rubric, goal and answer in the reverse order."""
 
 
+BLAME: Final = "blame"
+"""As a scanner, what re-runs of forks show of a failed run; it is no measure of a suite."""
+
+
 class RunScanned(Annotation, frozen=True, kw_only=True):
     """Scanners looked through the run; of each scanner and version the newest counts."""
 
@@ -89,7 +94,9 @@ class RunScanned(Annotation, frozen=True, kw_only=True):
     upto: int
     """The number of the last event of the run that they saw."""
     findings: list[dict[str, Json]] = field(default_factory=list)
-    """What they found: `scanner`, `text` (a sentence), `events` (ids) and `value` each."""
+    """What they found: `scanner`, `text` (a sentence), `events` (ids) and `value` each; of a blame also
+    `calls`, the model's and the tools' of a turn, which are shown marked.
+    """
     failed: dict[str, str] = field(default_factory=dict)
     """Why scanners came to no end, by their names."""
     rubrics: dict[str, str] = field(default_factory=dict)

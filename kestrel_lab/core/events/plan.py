@@ -63,7 +63,7 @@ class StepStarted(Event, frozen=True, kw_only=True):
     goal: str = ""
     """Empty when the step is a call of a tool."""
     context: str = ""
-    """What an agent is told beside the goal: the artifacts it consumes."""
+    """Text after the goal in an agent's first message: the artifacts it consumes."""
     model: str = ""
     """The model of this step; empty for the run's."""
     model_kind: str = "real"
@@ -80,7 +80,7 @@ class StepStarted(Event, frozen=True, kw_only=True):
 
 
 class Prompted(Event, frozen=True, kw_only=True):
-    """A step told its model something more: what was wrong with its answer, or the next question."""
+    """A step sent its model another message: what was wrong with its answer, or the next question."""
 
     type: ClassVar[str] = "prompted"
     step: str
@@ -94,7 +94,9 @@ class Prompted(Event, frozen=True, kw_only=True):
 
 
 class StepRetried(Event, frozen=True, kw_only=True):
-    """A step failed in a way that may pass and is tried again; what its call answered no longer counts."""
+    """A step failed for a reason that may be temporary, and is retried; its earlier answer no longer
+    counts.
+    """
 
     type: ClassVar[str] = "step_retried"
     step: str
@@ -119,7 +121,7 @@ class StepFinished(Event, frozen=True, kw_only=True):
 
 
 class VerifierStarted(Event, frozen=True, kw_only=True):
-    """An answer is put to a verifier."""
+    """A verifier was asked to judge an answer."""
 
     type: ClassVar[str] = "verifier_started"
     step: str
@@ -155,9 +157,9 @@ class BranchScored(Event, frozen=True, kw_only=True):
 
 
 class MemoryRecalled(Event, frozen=True, kw_only=True):
-    """Notes of earlier runs were given to this one.
+    """The run received notes of earlier runs.
 
-    Its log names them and has not their words, which may be forgotten.
+    Its log has their ids, not their text, which may be forgotten.
     """
 
     type: ClassVar[str] = "memory_recalled"

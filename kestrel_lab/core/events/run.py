@@ -20,7 +20,7 @@ class RunStarted(Event, frozen=True, kw_only=True):
     workspace: str
     model: str
     model_why: str = ""
-    """Why it is this model, where nobody named one."""
+    """Why this model was chosen, if none was named."""
     model_kind: str = "real"
     """`real`, `scripted`, `replay` or `imported`; shown wherever a result of the run is."""
     system: str = ""
@@ -40,10 +40,10 @@ class RunStarted(Event, frozen=True, kw_only=True):
     follows: str = ""
     """The run whose conversation it goes on with; empty for a run that begins one."""
     earlier: dict[str, Json] = field(default_factory=dict)
-    """What it takes over from there: `turn` (how many runs came before), `messages`, and what is known of
-    them (`untrusted`, `doubts`, `private`, `words` of the user, `recalled` notes, `files` with their
-    versions, `wholes` of long results). See `runtime.conversation`; what of it the log keeps:
-    `eventlog.shared_conversation`.
+    """State of the earlier run: `turn` (how many runs came before), `messages`, and facts about them
+    (`untrusted`, `doubts`, `private`, `words` of the user, `recalled` notes, `files` with their versions,
+    `wholes` of long results). See `runtime.conversation`; `eventlog.shared_conversation` says what the log
+    stores of it.
     """
     params: dict[str, Json] = field(default_factory=dict)
     """Parameters of the models, by name."""
@@ -55,14 +55,14 @@ class RunStarted(Event, frozen=True, kw_only=True):
     """JSON Schema of the answer, when a typed one was asked for."""
     guidance: list[dict[str, Json]] = field(default_factory=list)
     """Texts of the workspace in the system message: `path`, `size` in bytes, `digest` (SHA-256), `at` (their
-    place in it), `cut`, `tainted` (whose words they hold), `skill` (the name, where it is that and its
-    description), `own` (of the user, not of the workspace), or the `problem` because of which one is not
-    there. See `runtime.context.guidance`.
+    place in it), `cut`, `tainted` (their untrusted source), `skill` (the name, if it is the description of a
+    skill), `own` (of the user, not of the workspace), or the `problem` that kept one out. See
+    `runtime.context.guidance`.
     """
     time: dict[str, Json] = field(default_factory=dict)
     """When it began, by whose clocks: `now_iso`, `timezone`, `weekday`, `date`, `iso_week`.
 
-    What is told from today is told from there.
+    Relative times of the run, such as "tomorrow", are computed from it.
     """
     imported: dict[str, Json] = field(default_factory=dict)
     """Set where another tool recorded the run: `format`, `source` (file and place), `id` there, `at` (when it
@@ -81,7 +81,7 @@ class StateTransition(Event, frozen=True, kw_only=True):
 
 
 class RunResumed(Event, frozen=True, kw_only=True):
-    """Another session took the run up where the log ends."""
+    """Another session continues the run from the end of the log."""
 
     type: ClassVar[str] = "run_resumed"
     by: str = ""
@@ -92,19 +92,15 @@ class RunResumed(Event, frozen=True, kw_only=True):
 
 
 class RunInterrupted(Event, frozen=True, kw_only=True):
-    """Work on the run was broken off, by Ctrl-C for example.
-
-    Nobody decided that it ends: a resumed run goes on from here.
-    """
+    """Work on the run was interrupted, for example by Ctrl-C. It can be resumed from here."""
 
     type: ClassVar[str] = "run_interrupted"
 
 
 class RunForked(Event, frozen=True, kw_only=True):
-    """The run parts from another one here: the events before this one are those of `parent` up to `at`, not
-    copied.
+    """The run is a fork: its events before this one are those of `parent` up to `at`, which are not copied.
 
-    Questions that were open there are not open here: the fork asks them again.
+    Questions that were open in the parent are not open here: the fork asks them again.
     """
 
     type: ClassVar[str] = "run_forked"
@@ -123,10 +119,10 @@ class RunForked(Event, frozen=True, kw_only=True):
     limits: dict[str, Json] = field(default_factory=dict)
     """In force from here on; empty for the parent's."""
     private_copy: dict[str, Json] = field(default_factory=dict)
-    """The private copy of the workspace that it works in; empty where it works in the folder of its parent.
-    Memory, macros and settings are those of the workspace. `folder` is its path, `whole` names the index of
-    its files as they were made, `source` says what they were made of, `exact` whether they are certainly
-    those of that moment, `notes` what they are not, `objects` has git folders that it shares.
+    """The private copy of the workspace that it works in; empty if it works in the folder of its parent.
+    Memory, macros and settings remain those of the workspace. `folder` is the path of the copy, `whole` names
+    the index of its files when it was made, and `source` says what they were made from. `exact` is true if
+    they certainly are those of that moment; `notes` lists differences, `objects` git folders that it shares.
     """
 
 

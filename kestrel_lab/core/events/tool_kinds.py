@@ -1,8 +1,8 @@
 """Kinds of tools: one word for what agents of different makers name differently.
 
 Claude Code's `Bash`, Codex's `command_execution`, Gemini CLI's `run_shell_command` and our `bash` are of the
-kind `command`. A kind is told by the tool's name, with its arguments where one tool does several things; it
-stands beside the name and is stored nowhere.
+kind `command`. The kind follows from the tool's name, and from the arguments if one tool does several things.
+It is derived each time and never stored.
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ def parse_yaml(text: str, name: str, *, aliases: bool = False) -> YamlFile:
     """Read one YAML document into JSON values.
 
     Plain scalars follow YAML 1.2: only `true` and `false` are booleans, `no`, `on` and dates stay text.
-    Keys are always text. With `aliases` what an alias stands for is written out, `<<` merges mappings, and
-    the bounds are of what has been written out.
+    Keys are always text. With `aliases` every alias is replaced by its value, `<<` merges mappings, and the
+    bounds apply to the result.
 
     Raises:
         UsageError: for broken YAML, and for what a suite never needs and an attack does: anchors and aliases,

@@ -111,8 +111,9 @@ class OneOf:
 class Written:
     """A mapping of a file that Python code holds as a dataclass: its fields are the keys.
 
-    What both say is declared once, without pydantic; a subclass adds what only files say. A list stands for a
-    sequence, the metadata of a field are its bounds, and the text below a field describes it for editors.
+    Fields of both are declared once, without pydantic; a subclass adds those of files only. A sequence is a
+    list in the file, the metadata of a field are its bounds, and the text below a field describes it for
+    editors.
     """
 
     TEXT: ClassVar[str] = ""

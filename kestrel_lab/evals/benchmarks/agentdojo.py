@@ -144,7 +144,7 @@ class Situation:
     def definition(self) -> dict[str, Json]:
         """Return every name that distinguishes it from another."""
         # What is not so by default is left out where it is not so, so that results stored before it could be
-        # still stand.
+        # still count.
         names = (
             name
             for name in type(self).__dataclass_fields__

@@ -131,6 +131,7 @@ class StatesMatch:
             for turn in turns
         ]
         module = _module("multi_turn_checker")
+        # A name of its own: trials that run at once must not share the package's instances.
         name = f"kestrel{secrets.token_hex(8)}"
         try:
             found = module.multi_turn_checker(written, task["answer"], task["entry"], "", name)
@@ -220,19 +221,19 @@ class OpenInstances:
 
 
 def _single(version: str, category: str, entry: dict[str, Any], answer: list[Any]) -> Scenario:
-    told = {
+    texts = {
         role: [one["content"] for one in entry["question"][0] if one["role"] == role]
         for role in ("system", "user")
     }
     functions = tuple(entry["function"])
     return Scenario(
         id=entry["id"],
-        goal="\n\n".join(told["user"]),
+        goal="\n\n".join(texts["user"]),
         checks=(CallsMatch(category=category),),
         family=category,
         expected={"functions": list(functions), "answer": answer},
         environment=FunctionsNoted(
-            functions=functions, version=version, instructions="\n\n".join(told["system"])
+            functions=functions, version=version, instructions="\n\n".join(texts["system"])
         ),
     )
 
@@ -297,6 +298,7 @@ def _ast_checker() -> ModuleType:
 
 
 def _tool(function: dict[str, Any], work: Callable[..., str]) -> Tool:
+    # Providers refuse dots in the names of functions; the checker is given the same names.
     name = re.sub(r"\.", "_", function["name"])
     schema = cast("dict[str, Json]", _schema(function["parameters"]))
     return Tool(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.labels import BLAME
+from kestrel_lab.core.events.union import ModelCalled, RunScanned, ToolCalled
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest
-from kestrel_lab.core.protocols import Model, OnDelta, Reporter
+from kestrel_lab.core.protocols import Model, OnDelta
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.evals.blame.receipt import Receipt, Repair, keep_receipt, read_receipt, with_repairs
-from kestrel_lab.evals.blame.rerun import GivenCheck, Rerun, Reruns, Turn, open_reruns
-from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.blame.receipt import Receipt, keep_receipt, read_receipt
+from kestrel_lab.evals.blame.rerun import Rerun, Reruns, Turn, open_reruns
+from kestrel_lab.evals.options import RerunOptions
+from kestrel_lab.evals.scanners.scanner import Finding
 from kestrel_lab.models.wrapper import ModelWrapper
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.views.formatting import format_count
@@ -24,89 +28,78 @@ _MOST_BROKEN: Final = 3
 _PROPOSALS: Final = 3
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Budget:
-    """What re-runs may cost, in whole runs and in US dollars; raises `UsageError` for nothing."""
-
-    runs: float = 40.0
-    cost: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.runs <= 0 or (self.cost is not None and self.cost <= 0):
-            raise UsageError(f"a budget is positive, not {self.runs:g} whole runs and {self.cost} dollars")
-
-    def ended(self, reruns: Reruns) -> str:
-        """Return why no more may be made; empty while more may."""
-        if reruns.whole_runs >= self.runs:
-            return f"{self.runs:g} whole runs were used up"
-        if self.cost is None:
-            return ""
-        if any(one.cost_usd is None for one in reruns.made):
-            return f"the price of {reruns.model} is not known, so that no budget of money can be kept"
-        return f"{self.cost:g} dollars were used up" if reruns.cost_usd >= self.cost else ""
-
-
 async def blame_run(
     lab: Services,
     run_id: str,
+    how: RerunOptions,
     *,
-    suite: str | Path | Suite | None = None,
-    checks: Sequence[GivenCheck] = (),
-    model: str | Model | None = None,
-    approve: str | None = None,
-    budget: Budget,
     each: int = 1,
     changes: Sequence[str] = (),
     repair: bool = False,
     tries: int = 10,
-    reporter: Reporter | None = None,
 ) -> Receipt:
     """Find the decisive turn of a failed run; see `Evaluations.blame`."""
-    reruns = await open_reruns(lab, run_id, suite=suite, checks=checks, model=model, approve=approve)
+    reruns = await open_reruns(lab, run_id, how)
     if len(reruns.turns) < 2:
         raise UsageError(
             f"a model answered {format_count(len(reruns.turns), 'turn')} of run {run_id}: with less than two "
             "there is nothing to choose from"
         )
-    earlier = read_receipt(lab.home, run_id)
-    receipt = _receipt(reruns)
-    name = model if isinstance(model, str) or model is None else model.name
-    if (
-        earlier is not None
-        and (earlier.checks, earlier.turns) == (receipt.checks, receipt.turns)
-        # Another model has other rates.
-        and name in (None, earlier.model.partition(" (")[0])
-    ):
+    if earlier := earlier_receipt(reruns, how.get("model")):
         reruns.made += earlier.reruns
         reruns.model = earlier.model
-    receipt = await _search(lab, reruns, budget, each, reporter)
+    receipt = await _search(reruns, each)
+    await asyncio.to_thread(_mark, reruns, receipt)
     if changes or repair:
-        lines = [*changes] or await propose_changes(lab, reruns, receipt, model)
-        receipt = with_repairs(receipt, await _try_changes(reruns, receipt.likeliest, lines, tries, reporter))
-        receipt = replace(receipt, whole_runs=reruns.whole_runs)
-        keep_receipt(lab.home, receipt)
+        lines = [*changes] or await propose_changes(lab, reruns, receipt, how.get("model"))
+        receipt = await _try_changes(reruns, receipt, lines, tries)
     return receipt
 
 
-async def _search(
-    lab: Services, reruns: Reruns, budget: Budget, each: int, reporter: Reporter | None
-) -> Receipt:
+def earlier_receipt(reruns: Reruns, model: str | Model | None) -> Receipt | None:
+    """Return what is known of the run by the same checks and `model`, the receipt's own by default."""
+    earlier = read_receipt(reruns.lab.home, reruns.run.id)
+    now = _receipt(reruns)
+    name = model if isinstance(model, str) or model is None else model.name
+    if earlier is None or (earlier.checks, earlier.turns) != (now.checks, now.turns):
+        return None
+    # Another model has other rates.
+    return earlier if name in (None, earlier.model.partition(" (")[0]) else None
+
+
+def _mark(reruns: Reruns, receipt: Receipt) -> None:
+    """Record what is blamed as findings of the run, by which its turn is shown marked wherever the run is."""
+    findings: list[dict[str, Json]] = []
+    ends = [turn.seq for turn in reruns.turns[1:]] + [len(reruns.records) + 1]
+    for step in receipt.steps:
+        records = reruns.records[reruns.turns[step - 1].seq - 1 : ends[step - 1] - 1]
+        own = [record for record in records if isinstance(record.event, ModelCalled | ToolCalled)]
+        found = Finding(
+            text=f"{receipt.headline}. Turn {step}: {reruns.turns[step - 1].did}",
+            events=tuple(record.eid for record in own),
+            value=receipt.posterior[step],
+        )
+        calls: list[Json] = [record.event.call for record in own]  # type: ignore[attr-defined]  # both have one
+        findings.append({**found.as_json(BLAME), "calls": calls})
+    said = RunScanned(scanners={BLAME: "1"}, upto=reruns.records[-1].seq, findings=findings)
+    reruns.lab.store.decide(reruns.run.id, said)
+
+
+async def _search(reruns: Reruns, each: int) -> Receipt:
     """Make forks until the decisive turn is known or the budget ends; what was found is kept after each."""
-    receipt = _receipt(reruns)
+    receipt, home = _receipt(reruns), reruns.lab.home
     while not receipt.search.over():
-        if ended := budget.ended(reruns) or _broken(reruns.made):
+        turn = reruns.turns[receipt.search.next() - 1]
+        if ended := reruns.ended(each * reruns.share(turn)) or breaks(reruns.made):
             receipt = _receipt(reruns, ended)
             break
-        turn = reruns.turns[receipt.search.next() - 1]
-        if reporter is not None:
-            note = f"turn {turn.number} anew; {one_line(receipt.headline, 100)}"
-            reporter(int(reruns.whole_runs), int(budget.runs), note)
+        reruns.report(f"turn {turn.number} anew; {one_line(receipt.headline, 100)}")
         try:
             await _together(reruns, turn, each)
         finally:
             receipt = _receipt(reruns)
-            keep_receipt(lab.home, receipt)
-    keep_receipt(lab.home, receipt)
+            keep_receipt(home, receipt)
+    keep_receipt(home, receipt)
     return receipt
 
 
@@ -118,7 +111,8 @@ async def _together(reruns: Reruns, turn: Turn, each: int) -> None:
             raise end
 
 
-def _broken(made: Sequence[Rerun]) -> str:
+def breaks(made: Sequence[Rerun]) -> str:
+    """Return why no more re-runs make sense after the last ones; empty while they do."""
     last = made[-_MOST_BROKEN:]
     if len(last) < _MOST_BROKEN or any(one.outcome != "error" for one in last):
         return ""
@@ -155,23 +149,25 @@ class _WithLine(ModelWrapper):
         return await self.model(replace(request, messages=(*request.messages, more)), on_delta)
 
 
-async def _try_changes(
-    reruns: Reruns, turn: Turn, lines: Sequence[str], tries: int, reporter: Reporter | None
-) -> list[Repair]:
-    """Make the turn anew `tries` times with each line before the model."""
-    repairs = []
-    for place, line in enumerate(lines):
-        if reporter is not None:
-            reporter(place, len(lines), f"with “{one_line(line, 100)}”")
-        made = [
-            await reruns.once(turn, wrap=lambda model, line=line: _WithLine(model=model, line=line))  # type: ignore[misc]
-            for _ in range(tries)
-        ]
-        told = [one for one in made if one.outcome != "error"]
-        repairs.append(
-            Repair(change=line, passed=sum(one.outcome == "pass" for one in told), tried=len(told))
-        )
-    return repairs
+async def _try_changes(reruns: Reruns, receipt: Receipt, lines: Sequence[str], tries: int) -> Receipt:
+    """Make the likeliest turn anew `tries` times with each line before the model, in rounds, so that a budget
+    that ends leaves all of them with as many; tries of an earlier blame count.
+    """
+    turn, ended, left = receipt.likeliest, receipt.ended, Counter[str]()
+    for line in lines:
+        left[line] = tries - sum((one.line, one.turn) == (line, turn.number) for one in reruns.made)
+    while left := +left:
+        if why := reruns.ended(reruns.share(turn)) or breaks(reruns.made):
+            ended = why
+            break
+        line = max(left, key=left.__getitem__)
+        reruns.report(f"turn {turn.number} anew with “{one_line(line, 100)}”")
+        left[line] -= 1
+        await reruns.once(turn, wrap=lambda model, line=line: _WithLine(model=model, line=line), line=line)  # type: ignore[misc]
+        keep_receipt(reruns.lab.home, _receipt(reruns))
+    receipt = replace(_receipt(reruns, ended), untried=dict(left))
+    keep_receipt(reruns.lab.home, receipt)
+    return receipt
 
 
 async def propose_changes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -17,6 +17,7 @@ from kestrel_lab.evals.reports.result_view import ResultView, write_text
 from kestrel_lab.evals.stats.decisive_step import DecisiveStep
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, wilson_proportion
 from kestrel_lab.runtime.workspace.removal import RECEIPTS
+from kestrel_lab.views.formatting import format_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,6 +54,7 @@ class Receipt(ResultView):
     """The model that answered in the re-runs."""
     turns: tuple[Turn, ...]
     reruns: tuple[Rerun, ...]
+    """All of them, those with a line that may repair the run as well."""
     whole_runs: float
     """What the re-runs cost, as requests to the model, in runs like the one that failed."""
     cost_usd: float | None
@@ -63,15 +65,31 @@ class Receipt(ResultView):
     """Calls that were answered from the log, by tool."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """Calls outside of the private copies that were not made, by tool."""
-    repairs: tuple[Repair, ...] = ()
+    untried: Mapping[str, int] = field(default_factory=dict)
+    """Lines that the budget left untried, or tried less often than asked: how many tries are missing."""
+
+    @cached_property
+    def forks(self) -> tuple[Rerun, ...]:
+        """The re-runs that nothing was told, and that did not break."""
+        return tuple(one for one in self.reruns if one.outcome != "error" and not one.line)
+
+    @property
+    def repairs(self) -> tuple[Repair, ...]:
+        """What came of each line that was tried at the likeliest turn."""
+        tried: dict[str, list[bool]] = {}
+        for one in self.reruns:
+            if one.line and one.turn == self.likeliest.number and one.outcome != "error":
+                tried.setdefault(one.line, []).append(one.outcome == "pass")
+        return tuple(
+            Repair(change=line, passed=sum(passed), tried=len(passed)) for line, passed in tried.items()
+        )
 
     @cached_property
     def search(self) -> DecisiveStep:
         """What the re-runs say."""
         found = DecisiveStep(len(self.turns))
-        for one in self.reruns:
-            if one.outcome != "error":
-                found.add(one.turn, passed=one.outcome == "pass")
+        for one in self.forks:
+            found.add(one.turn, passed=one.outcome == "pass")
         return found
 
     @cached_property
@@ -101,12 +119,12 @@ class Receipt(ResultView):
     @property
     def before(self) -> Interval:
         """The success rate of re-runs that make the likeliest turn anew, with its 95 % interval."""
-        return self._rate([one for one in self.reruns if one.turn <= self.likeliest.number])
+        return self._rate([one for one in self.forks if one.turn <= self.likeliest.number])
 
     @property
     def after(self) -> Interval:
         """The success rate of re-runs that keep the likeliest turn, with its 95 % interval."""
-        return self._rate([one for one in self.reruns if one.turn > self.likeliest.number])
+        return self._rate([one for one in self.forks if one.turn > self.likeliest.number])
 
     @property
     def exit_code(self) -> int:
@@ -130,8 +148,7 @@ class Receipt(ResultView):
 
     def lines(self) -> list[str]:
         """Return what to read beside the table: rates, cost, model, and what was not re-run."""
-        told = [one for one in self.reruns if one.outcome != "error"]
-        broken = len(self.reruns) - len(told)
+        told, broken = self.forks, [one for one in self.reruns if one.outcome == "error"]
         said = []
         if self.verdict == "decisive":
             said.append(
@@ -152,8 +169,8 @@ class Receipt(ResultView):
             f"whole runs ({price}); success is: {'; '.join(self.checks)}"
         )
         if broken:
-            why = next(one.reason for one in self.reruns if one.outcome == "error")
-            said.append(f"{broken} re-runs broke and say nothing: {one_line(why, 200)}")
+            why = one_line(broken[0].reason, 200)
+            said.append(f"{format_count(len(broken), 're-run')} broke, of which nothing is concluded: {why}")
         if self.replayed:
             said.append(f"answered from the log, not made again: {_counts(self.replayed)}")
         if self.refused:
@@ -161,8 +178,13 @@ class Receipt(ResultView):
         if self.ended:
             said.append(f"ended because {self.ended}; asked again with more, it goes on from here")
         said += [
-            f"with “{one_line(one.change, 120)}” at turn {self.likeliest.number}: {_percent(one.rate)}"
+            f"with “{one_line(one.change, 120)}” at turn {self.likeliest.number}: {_percent(one.rate)}, "
+            f"{one.passed} of {one.tried}"
             for one in self.repairs
+        ]
+        said += [
+            f"not tried for want of budget: {format_count(count, 'time')} more with “{one_line(line, 120)}”"
+            for line, count in self.untried.items()
         ]
         return said
 
@@ -170,7 +192,7 @@ class Receipt(ResultView):
         """Return a row per turn: its probability, and the re-runs from there."""
         rows = []
         for turn in self.turns:
-            tried = [one for one in self.reruns if one.turn == turn.number and one.outcome != "error"]
+            tried = [one for one in self.forks if one.turn == turn.number]
             passed = sum(one.outcome == "pass" for one in tried)
             rows.append(
                 [
@@ -226,7 +248,7 @@ class Receipt(ResultView):
                     fmt="o",
                     color="C0",
                     capsize=3,
-                    label="success from here" if number == min(one.turn for one in self.reruns) else None,
+                    label="success from here" if number == min(one.turn for one in self.forks) else None,
                 )
         axes.set_ylim(0, 104)
         axes.set_xlabel("turn made anew, with all after it")
@@ -241,7 +263,7 @@ class Receipt(ResultView):
         """Return the receipt with all that it rests on; `read_receipt` reads it."""
         given: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         kept = {
-            name: [asdict(one) for one in value] if name in ("turns", "reruns", "repairs") else value
+            name: [asdict(one) for one in value] if name in ("turns", "reruns") else value
             for name, value in given.items()
         }
         said: dict[str, Any] = {
@@ -250,6 +272,7 @@ class Receipt(ResultView):
             "posterior": list(self.posterior),
             "before": _interval(self.before),
             "after": _interval(self.after),
+            "repairs": [asdict(one) for one in self.repairs],
         }
         return {**said, **kept, "checks": list(self.checks)}
 
@@ -258,8 +281,8 @@ class Receipt(ResultView):
         return write_text(path, dumps(self.as_json()) + "\n")
 
     def _rate(self, reruns: Sequence[Rerun]) -> Interval:
-        told = [one.outcome == "pass" for one in reruns if one.outcome != "error"]
-        return wilson_proportion(sum(told), len(told)) if told else Interval(mean=0.0, low=0.0, high=1.0)
+        passed = sum(one.outcome == "pass" for one in reruns)
+        return wilson_proportion(passed, len(reruns)) if reruns else Interval(mean=0.0, low=0.0, high=1.0)
 
 
 def keep_receipt(home: Path, receipt: Receipt) -> None:
@@ -274,17 +297,13 @@ def read_receipt(home: Path, run: str) -> Receipt | None:
         return None
     try:
         body: dict[str, Any] = loads(file.read_text(encoding="utf-8"))  # type: ignore[assignment]
-        given = {name: body[name] for name in Receipt.__dataclass_fields__}
-        for name, kind in (("turns", Turn), ("reruns", Rerun), ("repairs", Repair)):
+        # Those of before a field came do not have it.
+        given = {name: body[name] for name in Receipt.__dataclass_fields__ if name in body}
+        for name, kind in (("turns", Turn), ("reruns", Rerun)):
             given[name] = tuple(kind(**one) for one in given[name])
         return Receipt(**{**given, "checks": tuple(given["checks"])})
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"the receipt {file} cannot be read: remove it and blame the run again") from error
-
-
-def with_repairs(receipt: Receipt, repairs: Sequence[Repair]) -> Receipt:
-    """Return the receipt with what was tried to repair the run."""
-    return replace(receipt, repairs=(*receipt.repairs, *repairs))
 
 
 def _interval(rate: Interval) -> dict[str, Json]:

@@ -31,6 +31,7 @@ from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.prepare import PreparedSuite, prepare_suite
 from kestrel_lab.evals.execution.trial import finish_run, judge_run
 from kestrel_lab.evals.execution.workspaces import trial_workspace
+from kestrel_lab.evals.options import GivenCheck, RerunOptions
 from kestrel_lab.evals.stored.rescore import replay_environment
 from kestrel_lab.evals.stored_trials import EvalRow, trials_of_run
 from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Scenario, Suite
@@ -47,7 +48,6 @@ from kestrel_lab.tools.tool import Tool, Toolbox
 
 FIRST_EPOCH: Final = 10 * MOST_EPOCHS
 """Epochs of re-runs: a model with a seed answers each of them anew."""
-GivenCheck = Check | str | dict[str, Any]
 WrapModel = Callable[[Model], Model]
 
 
@@ -77,6 +77,8 @@ class Rerun:
     """Requests to the model that it made itself."""
     cost_usd: float | None
     """`None` where the price is not known."""
+    line: str = ""
+    """What the model was told beside the conversation, to see whether it repairs the run."""
 
 
 def turns_of(records: Sequence[Record]) -> list[Turn]:
@@ -116,10 +118,13 @@ class Reruns:
         scenario: Scenario,
         ready: PreparedSuite | None,
         config: Config,
-        **options: Any,
+        how: RerunOptions,
     ) -> None:
-        """`ready` is the suite of a trial; a run of its own has none. `options` are given to every fork."""
+        """`ready` is the suite of a trial, with its model; a run of its own has none."""
         self.lab, self.run, self.scenario = lab, run, scenario
+        self.runs, self.cost, self.reporter = how["runs"], how.get("cost"), how.get("reporter")
+        if self.runs <= 0 or (self.cost is not None and self.cost <= 0):
+            raise UsageError(f"a budget is positive, not {self.runs:g} whole runs and {self.cost} dollars")
         self.records = tuple(run.records())
         self.turns = turns_of(self.records)
         self.replayed: Counter[str] = Counter()
@@ -128,7 +133,11 @@ class Reruns:
         """Calls outside of the copy that the log does not have, so that they were not made."""
         self.made: list[Rerun] = []
         self.model = ""
-        self.ready, self.config, self._options = ready, config, options
+        self.ready, self.config, self._options = ready, config, dict[str, Any]()
+        if how.get("approve") is not None:
+            self._options["approve"] = how["approve"]
+        if how.get("model") is not None and ready is None:
+            self._options["model"] = how["model"]
 
     @property
     def calls(self) -> int:
@@ -144,6 +153,25 @@ class Reruns:
     def cost_usd(self) -> float:
         """What the forks have cost in US dollars, as far as prices are known."""
         return sum(one.cost_usd or 0.0 for one in self.made)
+
+    def share(self, turn: Turn) -> float:
+        """Return how much of a whole run this turn and all after it are, as far as one can know."""
+        return (len(self.turns) - turn.number + 1) / max(1, self.calls)
+
+    def report(self, note: str) -> None:
+        """Tell how much of the budget is used, and what comes now."""
+        if self.reporter is not None:
+            self.reporter(int(self.whole_runs), int(self.runs), note)
+
+    def ended(self, coming: float = 0.0) -> str:
+        """Return why the budget has no room for `coming` whole runs more; empty while it has."""
+        if self.whole_runs + coming > self.runs or self.whole_runs >= self.runs:
+            return f"{self.runs:g} whole runs were used up"
+        if self.cost is None:
+            return ""
+        if any(one.cost_usd is None for one in self.made):
+            return f"the price of {self.model} is not known, so that no budget of money can be kept"
+        return f"{self.cost:g} dollars were used up" if self.cost_usd >= self.cost else ""
 
     @cached_property
     def _has_files(self) -> bool:
@@ -214,10 +242,11 @@ class Reruns:
         )
         return Suite(name="shrink", scenarios=(scenario,), configs=(self.config,)), {self.config.name: model}
 
-    async def once(self, turn: Turn, *, wrap: WrapModel = lambda model: model) -> Rerun:
+    async def once(self, turn: Turn, *, wrap: WrapModel = lambda model: model, line: str = "") -> Rerun:
         """Make one turn and all after it anew, judge what came of it, and remove the private copy.
 
-        The model is what `wrap` makes of it. Raises `UsageError` where no copy of the files can be made.
+        The model is what `wrap` makes of it, with a `line` more, say. Raises `UsageError` where no copy of
+        the files can be made.
         """
         at, number = turn.seq, len(self.made)
         async with self._prepared(at, number, wrap) as (options, kept, files, environment, grader):
@@ -251,6 +280,7 @@ class Reruns:
             run=made.id,
             calls=sum(isinstance(event, ModelCalled) for event in own) or 1,
             cost_usd=None if None in prices else sum(price or 0.0 for price in prices),
+            line=line,
         )
         self.made.append(found)
         return found
@@ -362,16 +392,8 @@ def _reaches_out(tool: Tool) -> bool:
     return tool.asks or ":" in tool.name or tool.flow.reaches in ("others", "anything")
 
 
-async def open_reruns(
-    lab: Services,
-    run_id: str,
-    *,
-    suite: str | Path | Suite | None = None,
-    checks: Sequence[GivenCheck] = (),
-    model: str | Model | None = None,
-    approve: str | None = None,
-) -> Reruns:
-    """Return what re-runs a failed run.
+async def open_reruns(lab: Services, run_id: str, how: RerunOptions) -> Reruns:
+    """Return what re-runs a failed run; `how` has a budget of `runs`.
 
     Success is decided by the checks of the trial that the run is, with its `suite` as a file, or found by the
     name it has; for any other run by `checks`, or by those of the suite's scenario with the same goal.
@@ -385,34 +407,24 @@ async def open_reruns(
     started = next(record.event for record in run.records() if isinstance(record.event, RunStarted))
     _refuse_recorded(run, started)
     rows = [row for row in trials_of_run(lab.store, run_id) if row.outcome != "error"]
-    options: dict[str, Any] = {} if approve is None else {"approve": approve}
+    checks, suite = how.get("checks", ()), how.get("suite")
     if rows and started.model_kind != "imported" and not (checks and suite is None and not _usual(rows[-1])):
-        return _of_trial(lab, run, rows[-1], suite, checks, model, options)
-    if model is not None:
-        options["model"] = model
-    elif not _is_named(started) and lab.options.get("model") is None:
+        return _of_trial(lab, run, rows[-1], how)
+    if how.get("model") is None and not _is_named(started) and lab.options.get("model") is None:
         raise UsageError(
             f"run {run_id} used the {started.model_kind} model {started.model!r}: name the model to re-run "
             "it with, --model NAME or model=…"
         )
-    scenario = _scenario_of(run, checks, suite)
-    made = Reruns(lab, run, scenario, None, Config(name="run"), **options)
+    made = Reruns(lab, run, _scenario_of(run, checks, suite), None, Config(name="run"), how)
     await _refuse_passed(made)
     return made
 
 
-def _of_trial(
-    lab: Services,
-    run: Run,
-    row: EvalRow,
-    suite: str | Path | Suite | None,
-    checks: Sequence[GivenCheck],
-    model: str | Model | None,
-    options: dict[str, Any],
-) -> Reruns:
+def _of_trial(lab: Services, run: Run, row: EvalRow, how: RerunOptions) -> Reruns:
+    checks, model = how.get("checks", ()), how.get("model")
     if row.outcome == "pass" and not checks:
         raise UsageError(f"run {run.id} passed its checks: there is nothing to blame")
-    loaded = _suite_of(row, suite)
+    loaded = _suite_of(row, how.get("suite"))
     # Recordings have answers to the requests of the recorded run only.
     loaded = loaded.model_copy(update={"cassette": loaded.cassette.model_copy(update={"mode": "off"})})
     if all(scenario.id != row.scenario for scenario in loaded.scenarios) or all(
@@ -431,7 +443,7 @@ def _of_trial(
         chosen = chosen.model_copy(update={"scenarios": (scenario,)})
     given = {} if model is None else {config.name: lab.registry.resolve_model(model)}
     ready = prepare_suite(lab, chosen, models=given)
-    return Reruns(lab, run, scenario, ready, config, **options)
+    return Reruns(lab, run, scenario, ready, config, how)
 
 
 def _suite_of(row: EvalRow, suite: str | Path | Suite | None) -> Suite:

@@ -3,8 +3,12 @@
 Delta debugging (A. Zeller and R. Hildebrandt, Simplifying and Isolating Failure-Inducing Input, IEEE
 Transactions on Software Engineering 28, 2002) over parts of what the agent had. A candidate is a trial of its
 own in a throw-away folder, and counts only if it fails as the run did: the same checks, and no call that
-fails where none did before. Otherwise the least failure would be an agent without its tools. What seems
-needless is left out at once, and halves are tried where that is too much.
+fails where none did before. Otherwise the least failure would be an agent without its tools.
+
+Replays pass and fail by chance, and a whole one is dear. So all that seems needless is left out at once.
+Where turns are needed, the last one is searched among beginnings of the history, whose replays make only the
+rest anew; what a blame has paid for counts. Every further part that is needed costs one more such search.
+What is found has to fail in enough replays of its own.
 """
 
 from __future__ import annotations
@@ -20,32 +24,37 @@ from kestrel_lab.checks.parse import CHECKS
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json, dumps
-from kestrel_lab.core.protocols import Check, Model, Reporter
+from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.core.yaml.writer import entry_text
-from kestrel_lab.evals.blame.blame import Budget
-from kestrel_lab.evals.blame.receipt import read_receipt
-from kestrel_lab.evals.blame.rerun import FIRST_EPOCH, GivenCheck, Rerun, Reruns, open_reruns
-from kestrel_lab.evals.execution.prepare import PreparedSuite, prepare_suite
+from kestrel_lab.evals.blame.blame import breaks, earlier_receipt
+from kestrel_lab.evals.blame.receipt import Receipt
+from kestrel_lab.evals.blame.rerun import FIRST_EPOCH, Rerun, Reruns, open_reruns
+from kestrel_lab.evals.execution.prepare import prepare_suite
 from kestrel_lab.evals.execution.runner import plan_trials
-from kestrel_lab.evals.execution.trial import TrialRequest, run_trial
+from kestrel_lab.evals.execution.trial import run_trial
 from kestrel_lab.evals.given_turns import GivenCall, GivenTurn
 from kestrel_lab.evals.guidance import is_guidance
+from kestrel_lab.evals.options import RerunOptions
 from kestrel_lab.evals.reports.result_view import ResultView
 from kestrel_lab.evals.scenario_parts import InlineFiles
+from kestrel_lab.evals.stats.decisive_step import DecisiveStep
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, wilson_proportion
 from kestrel_lab.evals.studies.guidance_parts import split_guidance
-from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.evals.suite import Scenario
 from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft, slug
 from kestrel_lab.runtime.forks.past_files import files_at
 from kestrel_lab.runtime.services import Services
+from kestrel_lab.views.formatting import format_count
 
 SHARE: Final = 0.8
 """Of the replays of a candidate, this share has to fail."""
-_LOOKS: Final = 2
-"""Replays of a candidate on the way, of which all have to fail."""
 _FEW, _MANY = 3, 5
 """Replays of what is kept: the second number where not all of the first fail."""
+_NONE: Final = 0.05
+"""Prior probability that none of the parts that fail together is decisive."""
+_SURE: Final = 0.8
+"""Probability of the decisive part at which it is tried alone; what is kept then has its own replays."""
 _FEW_FILES: Final = 3
 """So few that the run named are not worth the runs it takes to leave out one more."""
 _MOST_FILE: Final = 40_000
@@ -66,10 +75,8 @@ class Part:
 class Material:
     """All that the agent of a run had, in parts."""
 
-    files: dict[str, str]
-    """Texts by path at the beginning, guidance left out."""
-    later: dict[str, str]
-    """The same behind the history, for what begins there."""
+    files: tuple[dict[str, str], ...]
+    """Texts by path before each turn, those of the first in place 0."""
     guidance: dict[str, str]
     history: dict[str, GivenTurn]
     """Each turn but the last, by its number."""
@@ -87,23 +94,31 @@ class Material:
         )
         return (
             *(Part("turn", number) for number in self.history),
-            *(Part("file", path) for path in {**self.files, **self.later}),
+            *(Part("file", path) for path in self.files[0]),
             *(Part("tool", name) for name in self.tools),
             *paragraphs,
         )
 
     def scenario(self, whole: Scenario, kept: Collection[Part]) -> Scenario:
         """Return the scenario with the parts that are kept."""
-        done = tuple(turn for number, turn in self.history.items() if Part("turn", number) in kept)
-        there = self.later if done else self.files
-        files = {path: text for path, text in there.items() if Part("file", path) in kept}
+        turns = [number for number in self.history if Part("turn", number) in kept]
+        # Files are as they were behind the last turn that is kept, and what a turn made comes with it.
+        made = {path for number in turns for path in self._made(int(number))}
+        there = self.files[int(turns[-1]) if turns else 0]
+        files = {path: text for path, text in there.items() if Part("file", path) in kept or path in made}
         for path, text in self.guidance.items():
             divided = split_guidance(text)
             chosen = [Part("guidance", f"{path}:{part.number}") in kept for part in divided.parts]
             if any(chosen):
                 files[path] = divided.text(chosen)
         tools = tuple(name for name in self.tools if Part("tool", name) in kept)
+        done = tuple(self.history[number] for number in turns)
         return whole.model_copy(update={"history": done, "place": InlineFiles(files=files), "tools": tools})
+
+    def _made(self, number: int) -> list[str]:
+        """Return the files that a turn made or changed."""
+        before, after = self.files[number - 1 : number + 1]
+        return [path for path, text in after.items() if before.get(path) != text]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -146,6 +161,8 @@ class Shrunk(ResultView):
     def headline(self) -> str:
         """How much is left, in one line."""
         share = 100 * self.kept_events / max(1, self.events)
+        if not self.replays:
+            return f"NOT SHRUNK: nothing could be replayed of run {self.run}"
         if not self.reliable:
             return (
                 f"NOT RELIABLE: even with all that run {self.run} had, {self.failed} of {self.replays} "
@@ -180,53 +197,31 @@ class Shrunk(ResultView):
         return self.scenario.write(path)
 
 
-async def shrink_run(
-    lab: Services,
-    run_id: str,
-    *,
-    suite: str | Path | Suite | None = None,
-    checks: Sequence[GivenCheck] = (),
-    model: str | Model | None = None,
-    budget: Budget,
-    reporter: Reporter | None = None,
-) -> Shrunk:
+async def shrink_run(lab: Services, run_id: str, how: RerunOptions) -> Shrunk:
     """Find the least with which a run still fails; see `Evaluations.shrink`."""
-    reruns = await open_reruns(lab, run_id, suite=suite, checks=checks, model=model)
+    reruns = await open_reruns(lab, run_id, how)
     if reruns.scenario.environment is not None:
         raise UsageError(
             f"the scenario {reruns.scenario.id!r} brings an environment of its own, which no file can hold: "
             "it is the smallest scenario already"
         )
     reruns.refuse_outside()
-    material = await _material(reruns)
-    search = _Search(reruns, material, budget, reporter)
-    optional = [part for part in material.parts if part not in material.needed]
-    least, ended = await search.least(frozenset(material.needed), optional)
-    needed = [part for part in material.parts if part in least and part.kind in ("file", "tool")]
-    if least in search.failing and sum(part.kind == "file" for part in needed) > _FEW_FILES:
-        fixed = least - set(needed)
-        least, ended = await search.least(fixed, needed, halves_first=True)
-    return search.result(await search.confirmed(least), ended)
+    search = _Search(reruns, await _material(reruns))
+    return search.result(await search.least(earlier_receipt(reruns, how.get("model"))))
 
 
 async def _material(reruns: Reruns) -> Material:
-    files = await _files(reruns, reruns.turns[0].seq)
-    later = await _files(reruns, reruns.turns[-1].seq)
-    guidance = {
-        path: text for path, text in files.items() if is_guidance(PurePosixPath(path), reruns.named_guidance)
-    }
-    own = {path: text for path, text in files.items() if path not in guidance}
+    states, names = await _files(reruns), reruns.named_guidance
+    guidance = {path: text for path, text in states[0].items() if is_guidance(PurePosixPath(path), names)}
     calls = [record.event for record in reruns.records if isinstance(record.event, ToolCalled)]
     named = dumps([call.args for call in calls]) + reruns.scenario.goal
+    own = states[0].keys() - guidance.keys()
     touched = {path for path in own if re.search(rf"(?<![\w./-]){re.escape(path)}(?![\w-])", named)}
-    if len(own) - len(touched) > _TOGETHER:
-        own = {path: text for path, text in own.items() if path in touched}
-        later = {path: text for path, text in later.items() if path in touched}
+    left_out = {*guidance, *(own - touched if len(own) - len(touched) > _TOGETHER else ())}
     used = dict.fromkeys(call.tool for call in calls)
     tools = tuple(dict.fromkeys((*used, *reruns.tool_names)))
     return Material(
-        files=own,
-        later={path: text for path, text in later.items() if path not in guidance},
+        files=tuple({path: text for path, text in one.items() if path not in left_out} for one in states),
         guidance=guidance,
         history=_history(reruns),
         tools=tools,
@@ -239,19 +234,23 @@ async def _material(reruns: Reruns) -> Material:
     )
 
 
-async def _files(reruns: Reruns, at: int) -> dict[str, str]:
-    """Return the text files that the run had at its event `at`."""
+async def _files(reruns: Reruns) -> list[dict[str, str]]:
+    """Return the text files that the run had before each turn."""
+    snapshots, known, states = reruns.lab.recorders.store, dict[str, bytes](), list[dict[str, str]]()
     async with reruns.folder() as folder:
-        snapshots = reruns.lab.recorders.store
-        then = files_at(reruns.lab.store, snapshots, reruns.run.id, at, folder)
-        texts: dict[str, str] = {}
-        for path, entry in sorted(then.entries.items()):
-            if entry.kind != "f" or entry.size > _MOST_FILE or ".git" in path.split("/"):
-                continue
-            content = snapshots.read(entry.content) if entry.content else (folder / path).read_bytes()
-            with suppress(UnicodeDecodeError):  # no scenario file can hold it
-                texts[path] = (content or b"").decode("utf-8")
-    return texts
+        for turn in reruns.turns:
+            then = files_at(reruns.lab.store, snapshots, reruns.run.id, turn.seq, folder)
+            texts: dict[str, str] = {}
+            for path, entry in sorted(then.entries.items()):
+                if entry.kind != "f" or entry.size > _MOST_FILE or ".git" in path.split("/"):
+                    continue
+                if entry.content and entry.content not in known:
+                    known[entry.content] = snapshots.read(entry.content) or b""
+                content = known[entry.content] if entry.content else (folder / path).read_bytes()
+                with suppress(UnicodeDecodeError):  # no scenario file can hold it
+                    texts[path] = content.decode("utf-8")
+            states.append(texts)
+    return states
 
 
 def _history(reruns: Reruns) -> dict[str, GivenTurn]:
@@ -276,126 +275,159 @@ def _history(reruns: Reruns) -> dict[str, GivenTurn]:
     return found
 
 
+class _EndedError(Exception):
+    """No replay more can be paid, or the last ones all broke."""
+
+
 class _Search:
     """Tries parts of what a run had."""
 
-    def __init__(self, reruns: Reruns, material: Material, budget: Budget, reporter: Reporter | None) -> None:
-        self._reruns, self._material, self._budget, self._reporter = reruns, material, budget, reporter
+    def __init__(self, reruns: Reruns, material: Material) -> None:
+        self._reruns, self._material = reruns, material
         self._seen: dict[frozenset[Part], tuple[int, int]] = {}
+        """How many replays of a candidate failed, of how many."""
         self._labels: frozenset[str] = frozenset()
         self._errors = _errors(reruns.lab, reruns.run.id)
+        self.ended = ""
 
-    def _blamed(self, most: int | None = None) -> frozenset[Part]:
-        """Return the turns that the newest receipt names, the likeliest so many."""
-        receipt = read_receipt(self._reruns.lab.home, self._reruns.run.id)
-        steps = () if receipt is None else receipt.steps[:most]
-        return frozenset(Part("turn", str(step)) for step in steps if str(step) in self._material.history)
+    async def least(self, receipt: Receipt | None) -> frozenset[Part]:
+        """Return the fewest parts found that fail reliably; all parts where none do.
 
-    @property
-    def failing(self) -> set[frozenset[Part]]:
-        """What was seen to fail reliably."""
-        return {
-            parts for parts, (failed, replays) in self._seen.items() if replays and failed >= SHARE * replays
-        }
-
-    async def least(
-        self, fixed: frozenset[Part], parts: Sequence[Part], *, halves_first: bool = False
-    ) -> tuple[frozenset[Part], str]:
-        """Return the least of `parts` that fails together with `fixed`, and why it was not made smaller."""
-        if not halves_first:
-            # The turns that a blame named are the likeliest to be needed.
-            for first in dict.fromkeys((fixed, fixed | self._blamed(1), fixed | self._blamed())):
-                if not self._ended() and await self._fails(first):
-                    return first, ""
-        whole = fixed | set(parts)
-        if ended := self._ended():
-            return (fixed if fixed in self._seen else whole), ended
-        if not await self._fails(whole):
-            return whole, "with all of it the run does not fail reliably"
-        left, chunks = list(parts), 2
-        while len(left) >= 2:
-            size = -(-len(left) // chunks)
-            pieces = [left[start : start + size] for start in range(0, len(left), size)]
-            smaller = await self._smaller(fixed, left, pieces)
-            if smaller is None:
-                if chunks >= len(left) or self._ended():
+        What a blame of the run paid for, its `receipt` has.
+        """
+        needed = self._material.needed
+        few = [part for part in self._material.parts if part not in needed]
+        turns = [part for part in few if part.kind == "turn"]
+        others = [part for part in few if part.kind != "turn"]
+        files = [part for part in self._material.parts if part in needed and part.kind == "file"]
+        many = files if len(files) > _FEW_FILES else []
+        steps: tuple[tuple[frozenset[Part], list[Part]], ...] = (
+            (needed - frozenset(many), many),
+            (needed, others),
+            (needed, turns),
+            (needed, [*others, *turns]),
+        )
+        try:
+            for place, (fixed, parts) in enumerate(steps):
+                if (parts or place == 0) and await self._fewest(fixed, parts, receipt):
                     break
-                chunks = min(len(left), 2 * chunks)
-            else:
-                chunks = 2 if len(smaller) <= size else max(2, chunks - 1)
-                left = [*smaller]
-        return fixed | set(left), self._ended()
+        except _EndedError as error:
+            self.ended = str(error)
+        whole = frozenset(self._material.parts)
+        seen = [parts for parts, (failed, replays) in self._seen.items() if failed >= SHARE * replays]
+        proven = [parts for parts in seen if self._seen[parts][1] >= _FEW] or seen
+        return min(proven, key=self._size, default=whole)
 
-    async def _smaller(
-        self, fixed: frozenset[Part], left: Sequence[Part], pieces: Sequence[Sequence[Part]]
-    ) -> Sequence[Part] | None:
-        """Return the first piece, or all but one piece, that still fails; `None` if none does."""
-        candidates = [*pieces]
-        if len(pieces) > 2:
-            candidates += [[part for part in left if part not in piece] for piece in pieces]
-        for candidate in candidates:
-            if self._ended():
-                return None
-            if await self._fails(fixed | set(candidate)):
-                return candidate
-        return None
+    async def _fewest(self, fixed: frozenset[Part], parts: Sequence[Part], receipt: Receipt | None) -> bool:
+        """Look for the fewest of `parts` that fail together with `fixed`; return whether all of them do.
 
-    async def confirmed(self, least: frozenset[Part]) -> frozenset[Part]:
-        """Return the smallest candidate that fails reliably in more replays, and `least` if none does."""
-        for parts in sorted(self.failing, key=len):
-            ready = self._ready(parts)
-            failed, replays = self._seen[parts]
-            # Two that pass cannot be made up for by the others.
-            while (
-                replays < (_FEW if failed == replays else _MANY) and replays - failed <= (1 - SHARE) * _MANY
-            ):
-                failed, replays = failed + bool(await self._replay(*ready)), replays + 1
-            self._seen[parts] = failed, replays
-            if parts in self.failing:
-                return parts
-        return least
+        The parts are in order, so a search among beginnings finds the last one that is needed, and with that
+        kept the one before it: as many searches as parts are needed.
+        """
+        turns = any(part.kind == "turn" for part in parts)
+        # A whole history leaves one turn to replay: it is cheap to be sure of that.
+        if not await (self._fails if turns else self._seems)(fixed | set(parts)):
+            return False
+        left, kept = list(parts), fixed
+        while left:
+            steps = await self._decisive(kept, left, receipt if kept == fixed else None)
+            for count in sorted({1, len(steps)} if steps else ()):
+                if await self._fails(kept | {left[step - 1] for step in steps[:count]}):
+                    return True
+            kept |= {left[step - 1] for step in steps}
+            left = left[: min(steps, default=1) - 1]
+        return await self._fails(fixed | set(parts))
+
+    async def _decisive(
+        self, kept: frozenset[Part], parts: Sequence[Part], receipt: Receipt | None
+    ) -> tuple[int, ...]:
+        """Return which of `parts`, numbered from 1 and the likeliest first, is the last one that is needed.
+
+        Beginnings of `parts` without it pass more often than those with it, as forks before and after the
+        decisive turn of a blame do.
+        """
+        files = all(part.kind == "file" for part in parts)
+        largest = _FEW_FILES if files else max(1, len(parts) // 10)
+        search = DecisiveStep(len(parts) + 1, none_before=_NONE, largest=largest, sure=_SURE)
+        starts = [kept.union(parts[:place]) for place in range(len(parts) + 1)]
+        for step, start in enumerate(starts, 1):
+            failed, replays = self._seen.get(start, (0, 0))
+            search.passed[step] += replays - failed
+            search.failed[step] += failed
+        if receipt is not None and receipt.search.steps == search.steps and parts[0].kind == "turn":
+            for step in range(1, search.steps + 1):
+                search.passed[step] += receipt.search.passed[step]
+                search.failed[step] += receipt.search.failed[step]
+        while not search.over():
+            step = search.next()
+            # What is found has to be made sure of.
+            if self._ended(starts[step - 1], kept, *([kept] * (_FEW - 1))):
+                break
+            search.add(step, passed=not await self._replay(starts[step - 1]))
+        chances = search.posterior()
+        if chances[0] >= search.sure:
+            return ()
+        order = sorted(range(1, search.steps), key=lambda step: -chances[step])
+        return search.accused()[:largest] or tuple(order[:largest])
+
+    async def _seems(self, parts: frozenset[Part]) -> bool:
+        """Return whether the first replay of a candidate failed."""
+        if parts not in self._seen:
+            await self._replay(parts)
+        return self._seen[parts][0] > 0
 
     async def _fails(self, parts: frozenset[Part]) -> bool:
-        """Return whether a candidate seems to fail: a quick look, which `confirmed` makes sure of."""
-        if parts not in self._seen:
-            failed = replays = 0
-            ready = self._ready(parts)
-            while failed == replays < _LOOKS:
-                failed, replays = failed + bool(await self._replay(*ready)), replays + 1
-            self._seen[parts] = failed, replays
-        return parts in self.failing
+        """Return whether a candidate fails in enough of its replays."""
+        failed, replays = self._seen.get(parts, (0, 0))
+        # Two that pass cannot be made up for by the others.
+        while failed + _MANY - replays >= SHARE * _MANY:
+            if replays >= (_FEW if failed == replays else _MANY):
+                return True
+            failed, replays = failed + await self._replay(parts), replays + 1
+        return False
 
-    def _ready(self, parts: frozenset[Part]) -> tuple[PreparedSuite, TrialRequest]:
-        scenario = self._material.scenario(self._reruns.scenario, parts)
-        suite, models = self._reruns.as_suite(scenario)
-        return prepare_suite(self._reruns.lab, suite, models=models), plan_trials(suite, code="", git_sha="")[
-            0
-        ]
+    def _size(self, parts: frozenset[Part]) -> tuple[int, int]:
+        """Return what is kept of the events of the run, and of everything."""
+        return self._events(parts), len(parts)
 
-    async def _replay(self, ready: PreparedSuite, ask: TrialRequest) -> bool:
-        """Run a trial, and return whether it failed as the run did."""
+    def _ended(self, *candidates: frozenset[Part]) -> str:
+        """Return why these cannot be replayed within the budget; empty if they can."""
+        turns = [sum(part.kind == "turn" for part in parts) for parts in candidates]
+        return self._reruns.ended(sum(self._reruns.share(self._reruns.turns[count]) for count in turns))
+
+    async def _replay(self, parts: frozenset[Part]) -> bool:
+        """Run a trial of a candidate, and return whether it failed as the run did."""
+        if ended := self._ended(parts):
+            raise _EndedError(ended)
         reruns = self._reruns
-        if self._reporter is not None:
-            note = f"{len(self._seen)} candidates tried"
-            self._reporter(int(reruns.whole_runs), int(self._budget.runs), note)
-        row = await run_trial(reruns.lab, ready, ask.at(epoch=FIRST_EPOCH + len(reruns.made)))
+        reruns.report(f"{format_count(len(self._seen), 'candidate')} tried")
+        scenario = self._material.scenario(reruns.scenario, parts)
+        suite, models = reruns.as_suite(scenario)
+        ready = prepare_suite(reruns.lab, suite, models=models)
+        ask = plan_trials(suite, code="", git_sha="")[0].at(epoch=FIRST_EPOCH + len(reruns.made))
+        row = await run_trial(reruns.lab, ready, ask)
         records = reruns.lab.store.records(row.run)
         cost = row.metrics.get("cost_usd")
-        calls = sum(isinstance(record.event, ModelCalled) for record in records)
+        # Given turns are recorded like the run's own.
+        calls = sum(isinstance(record.event, ModelCalled) for record in records) - len(scenario.history)
         reruns.made.append(
             Rerun(turn=1, outcome=row.outcome, reason=row.reason, run=row.run, calls=calls, cost_usd=cost)
         )
+        if row.outcome == "error":  # which says nothing of the candidate
+            if ended := breaks(reruns.made):
+                raise _EndedError(ended)
+            return await self._replay(parts)
         failed = frozenset(str(score["check"]) for score in row.scores if not score["passed"])
-        if row.outcome != "fail" or not _errors(reruns.lab, row.run) <= self._errors:
-            return False
-        # The first failure says which checks it is about, where the run itself was not judged by a suite.
-        self._labels = self._labels or reruns.failed_checks or failed
-        return self._labels <= failed
+        as_it_did = row.outcome == "fail" and _errors(reruns.lab, row.run) <= self._errors
+        if as_it_did:
+            # The first failure says which checks it is about, where no suite judged the run itself.
+            self._labels = self._labels or reruns.failed_checks or failed
+            as_it_did = self._labels <= failed
+        before, replays = self._seen.get(parts, (0, 0))
+        self._seen[parts] = before + as_it_did, replays + 1
+        return as_it_did
 
-    def _ended(self) -> str:
-        return self._budget.ended(self._reruns)
-
-    def result(self, least: frozenset[Part], ended: str) -> Shrunk:
+    def result(self, least: frozenset[Part]) -> Shrunk:
         """Return the scenario of what is kept."""
         reruns, material = self._reruns, self._material
         failed, replays = self._seen.get(least, (0, 0))
@@ -404,20 +436,27 @@ class _Search:
         )
         kinds = ("turn", "file", "tool", "guidance")
         scenario = material.scenario(reruns.scenario, least)
-        turns = {int(part.name) for part in least if part.kind == "turn"}
-        ends = [turn.seq for turn in reruns.turns] + [len(reruns.records) + 1]
+        kept = {kind: count(least, kind) for kind in kinds}
+        if isinstance(scenario.place, InlineFiles):  # files that kept turns made are no parts of their own
+            kept["file"] = len(scenario.place.files.keys() - material.guidance.keys())
         return Shrunk(
             run=reruns.run.id,
             scenario=_draft(reruns, scenario, failed, replays),
             before={kind: count(material.parts, kind) for kind in kinds},
-            kept={kind: count(least, kind) for kind in kinds},
+            kept=kept,
             failed=failed,
             replays=replays,
             whole_runs=reruns.whole_runs,
             events=len(reruns.records),
-            kept_events=1 + sum(ends[turn] - ends[turn - 1] for turn in turns),
-            ended=ended,
+            kept_events=self._events(least),
+            ended=self.ended,
         )
+
+    def _events(self, parts: Collection[Part]) -> int:
+        """Return how many events of the run, with its goal, are of these parts."""
+        turns = {int(part.name) for part in parts if part.kind == "turn"}
+        ends = [turn.seq for turn in self._reruns.turns] + [len(self._reruns.records) + 1]
+        return 1 + sum(ends[turn] - ends[turn - 1] for turn in turns)
 
 
 def _errors(lab: Services, run: str) -> frozenset[str]:

@@ -5,7 +5,6 @@ most.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -49,12 +48,11 @@ async def find_first_bad(
     bad: str,
     asked: BisectSearch = _USUAL,
     *,
-    configs: Sequence[str] | None = None,
     reporter: Reporter | None = None,
 ) -> BisectResult:
     """Find the first commit at which the metric is worse; see `Evaluations.bisect`."""
     look = find_metric(asked.metric)
-    place = suite_with_parts(lab, suite, configs=configs, epochs=1)
+    place = suite_with_parts(lab, suite, configs=asked.configs, epochs=1)
     if asked.metric in ("success_rate", "score"):
         refuse_judged(
             place.suite,
@@ -161,7 +159,7 @@ class _Trials:
         return [
             TriedCommit(
                 place=commit,
-                rows=tuple(self._works[commit].rows) if commit in self._works else (),
+                rows=tuple(self._works[commit].made) if commit in self._works else (),
                 decided=self.search.decided.get(commit, ""),
                 skipped=self.search.skipped.get(commit, ""),
                 worse_than_good=self.search.seen(0, commit) if commit else 1.0,
@@ -188,13 +186,13 @@ class _Trials:
         work = self._work(commit)
         asks, there = self._asks(commit, number), self._there(commit, number)
         work.asks = missing = [ask for ask in asks if ask.identity.key not in self._stored]
-        before, why = len(work.rows), ""
+        before, why = len(work.made), ""
         try:
             await crew.make(work, missing, self._count)
         except UsageError as error:
             why = str(error).removeprefix(f"{work.title}: ")
-        rows = [*there, *work.rows[before:]]
-        work.rows.extend(there)
+        rows = [*there, *work.made[before:]]
+        work.made.extend(there)
         self.reused += len(there)
         every = {_key(row.scenario, row.config): self.look.value(row, "exclude") for row in rows}
         values: Values = {key: value for key, value in every.items() if not math.isnan(value)}

@@ -58,6 +58,8 @@ class BisectSearch:
     """What a bisection looks for, and how sure it has to be; raises `UsageError` for impossible bounds."""
 
     metric: str = "success_rate"
+    configs: Sequence[str] | None = None
+    """Only these configurations of the suite."""
     margin: float = 0.05
     """How much worse is still not bad."""
     max_trials: int = 500
@@ -235,6 +237,7 @@ class BisectResult(ResultView, BisectSearch):
                 [row for t in self.tried for row in t.rows if (t.place < self.bad) == before]
                 for before in (True, False)
             ]
+            # Trials that broke are left out here, as in the search, whatever the suite counts them as.
             before, after = (look.interval(rows, "exclude").mean for rows in sides)
             marks = [Mark(at=self.bad, before=before, after=after, worse=True)]
         title = (

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.evals.commits.compare_options import CompareOptions
 from kestrel_lab.evals.commits.comparison import AUTO, Comparison, Side
 from kestrel_lab.evals.commits.interleaved_trials import (
     CommitTrials,
@@ -26,11 +28,11 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import reusable_rows
 from kestrel_lab.evals.execution.runner import TrialsToRun, plan_trials, run_suite, run_trials
 from kestrel_lab.evals.git import NoEarlierCommit, nearest_baseline, tree_of
-from kestrel_lab.evals.options import CompareOptions
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import label_kind
+from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.services import Services
 
@@ -44,20 +46,26 @@ async def compare_commits(
     head: str,
     *,
     suite: str | Path,
-    design: Design | None = None,
     **options: Unpack[CompareOptions],
 ) -> Comparison:
     """Run the suite file against the code of two commits and compare what comes out; see
     `Evaluations.compare`.
     """
-    reporter, margin = options.get("reporter"), options.get("margin", 0.05)
+    reporter, margin, design = options.get("reporter"), options.get("margin", 0.05), options.get("design")
     own_suite, alone = options.get("own_suite", False), options.get("alone", False)
+    recordings = options.get("cassette"), options.get("cassettes")
+    if options.get("from_divergence"):
+        if any(recordings):
+            raise UsageError("from_divergence records answers in a place of its own: leave cassettes out")
+        # Whichever commit comes first in an epoch asks the model; the other is told the same, up to where it
+        # asks for something else.
+        recordings = "record", lab.home.absolute() / "divergence" / Path(suite).stem
     place = suite_with_parts(
         lab,
         suite,
         epochs=options.get("epochs"),
-        cassette=options.get("cassette"),
-        cassettes=options.get("cassettes"),
+        cassette=recordings[0],
+        cassettes=recordings[1],
         configs=options.get("configs"),
         scenarios=options.get("scenarios"),
         families=options.get("families"),
@@ -90,7 +98,7 @@ async def compare_commits(
         await run_interleaved(lab, place, works, reporter, strict=True)
         sides = [_without_unrecorded(works[0].side()), works[1].side()]
     missing = ""
-    if alone and not sides[0].rows and works[0].rows:
+    if alone and not sides[0].rows and works[0].made:
         missing = f"the recordings of {sides[0].title} have nothing of what this suite asks"
     return Comparison(
         suite=place.suite,
@@ -100,7 +108,19 @@ async def compare_commits(
         store=lab.store,
         same_files=trees[0] == trees[1],
         no_base=missing,
+        run_notes=_shared(lab.store, sides) if options.get("from_divergence") else (),
     )
+
+
+def _shared(store: SessionStore, sides: Sequence[Side]) -> tuple[str, ...]:
+    """Return how many answers of models the sides did not have to ask for."""
+    store.flush()
+    sql = (
+        "SELECT count(*), count(iif(body ->> '$.replayed', 1, NULL)) FROM events "
+        "WHERE type = 'model_answered' AND run_id IN (SELECT value FROM json_each(?))"
+    )
+    ((asked, shared),) = store.query(sql, (dumps([row.run for side in sides for row in side.rows]),))
+    return (f"{shared:,} of {asked:,} answers of models were those of the other side, or of earlier trials.",)
 
 
 def _check_works(works: Sequence[CommitTrials]) -> None:
@@ -157,7 +177,7 @@ async def _commits_in_turns(
         margin=design.matters,
         store=lab.store,
         sequence=sequence,
-        told=(f"{sequence.headline}.",),
+        run_notes=(f"{sequence.headline}.",),
     )
 
 
@@ -210,7 +230,7 @@ async def compare_configs_in_turns(
     return replace(
         compare_configs(used, base, head, margin=design.matters),
         sequence=sequence,
-        told=(*found.run_notes(), f"{sequence.headline}."),
+        run_notes=(*found.run_notes(), f"{sequence.headline}."),
     )
 
 
@@ -231,12 +251,12 @@ def _without_unrecorded(side: Side) -> Side:
     code.
     """
     missed = [row for row in side.rows if row.unrecorded]
-    told = {
+    why = {
         row.scenario: f"it is not in the recordings of this commit ({row.unrecorded[0]})"
         for row in reversed(missed)
     }
     return replace(
-        side, rows=tuple(row for row in side.rows if not row.unrecorded), skipped={**side.skipped, **told}
+        side, rows=tuple(row for row in side.rows if not row.unrecorded), skipped={**side.skipped, **why}
     )
 
 
@@ -273,7 +293,7 @@ def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin
         head=after,
         margin=margin,
         store=result.store,
-        told=result.run_notes(),
+        run_notes=result.run_notes(),
     )
 
 

@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.evals.commits.difference_texts import (
+    VERDICT_TONES,
+    difference_cells,
+    difference_record,
+    unit_notes,
+    verdict_sentence,
+)
 from kestrel_lab.evals.commits.no_difference import by_construction
 from kestrel_lab.evals.commits.row_differences import PRIMARY, compare_families, compare_rows
 from kestrel_lab.evals.commits.sequential_compare import SequentialRun, decided_in_turns
 from kestrel_lab.evals.commits.success_difference import BY_LABELS, label_note
-from kestrel_lab.evals.gate_bounds import is_share
 from kestrel_lab.evals.reports.change_phrases import VERDICT_HEADINGS, change_phrase
 from kestrel_lab.evals.reports.gate_decisions import (
     GateReport,
@@ -38,7 +44,7 @@ from kestrel_lab.evals.stats.difference import (
 )
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.best_configuration import format_points, points_text
+from kestrel_lab.evals.summaries.best_configuration import format_points
 from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.evals.summaries.result_table import broke_in, label_kind, with_unit
 from kestrel_lab.eventlog.store import SessionStore
@@ -96,7 +102,7 @@ class Comparison(ResultView):
     """Whether both commits have the same files, so that their trials are of the same code."""
     no_base: str = ""
     """Why there is nothing to compare with; empty where there is."""
-    told: tuple[str, ...] = ()
+    run_notes: tuple[str, ...] = ()
     """How the trials were made."""
     sequence: SequentialRun | None = None
     """The looks that decided it, where trials were made in turns until one did."""
@@ -112,11 +118,10 @@ class Comparison(ResultView):
         with fewer than six, of `these scenarios`; `test`, where p is from; `note`, why there is no verdict,
         where there can be none.
         """
-        told = self._differences.items()
         return unit_frame(
             [
-                {"config": config, "model_kind": self._kinds[config], "metric": key, **_record(d)}
-                for (config, key), d in told
+                {"config": config, "model_kind": self._kinds[config], "metric": key, **difference_record(d)}
+                for (config, key), d in self._differences.items()
             ]
         )
 
@@ -127,11 +132,10 @@ class Comparison(ResultView):
         Asked together, apart from the questions of `frame`: they tell where a change is, and no gate depends
         on them.
         """
-        told = self._by_family.items()
         return unit_frame(
             [
-                {"config": config, "family": key, "model_kind": self._kinds[config], **_record(d)}
-                for (config, key), d in told
+                {"config": config, "family": key, "model_kind": self._kinds[config], **difference_record(d)}
+                for (config, key), d in self._by_family.items()
             ]
         )
 
@@ -171,7 +175,7 @@ class Comparison(ResultView):
                 columns=[*columns.values()],
                 pairs=[] if self.no_base else pairs,
             )
-            return write_page(path, trials, trials.index(self._title, **self._told_by_page()))
+            return write_page(path, trials, trials.index(self._title, **self._page_parts()))
 
     @property
     def _sides(self) -> tuple[Side, Side]:
@@ -182,20 +186,20 @@ class Comparison(ResultView):
         title = side.title.removesuffix(f" ({self._kinds[config]})")
         return title if len(self._kinds) == 1 else f"{config} · {title}"
 
-    def _told_by_page(self) -> dict[str, Any]:
+    def _page_parts(self) -> dict[str, Any]:
         """Return what the page says of a comparison in place of what it says of a suite."""
         tables: list[Any] = [["Differences", shown_table(self.table())]] if self._differences else []
         if len({family for _, family in self._by_family}) > 1:
             tables.append(["Success rate by family", shown_table(self._cells("family", self._by_family))])
         if self.suite.gates:
             tables.append(gate_table(self.gates()))
-        told: dict[str, Any] = {
+        page: dict[str, Any] = {
             "tables": tables,
             "notes": [*map(sanitize_text, self._notes())],
         }
         if self.no_base:
-            return told
-        return told | {
+            return page
+        return page | {
             "verdict": sanitize_text(self.sentence),
             "tone": VERDICT_TONES[self.verdict],
             "plots": [*self._plots()],
@@ -215,6 +219,7 @@ class Comparison(ResultView):
                     found = d.interval.times(1 / unit)
                     tone = VERDICT_TONES[d.verdict]
                     if primary:
+                        # The change of a rate lies within 100 points; the interval of t knows no bounds.
                         found = replace(found, low=max(-1.0, found.low), high=min(1.0, found.high))
                     row = interval_row(name, found.mean, found.low, found.high, tone)
                     rows.append(row | {"text": found.text(format_points)})
@@ -238,8 +243,9 @@ class Comparison(ResultView):
         """The change of the success rate by configuration, named with the kind of model; empty without a
         base.
         """
-        told = self._differences.items()
-        return {self._label(config): d for (config, metric), d in told if metric == PRIMARY}
+        return {
+            self._label(config): d for (config, metric), d in self._differences.items() if metric == PRIMARY
+        }
 
     @property
     def sentence(self) -> str:
@@ -248,7 +254,7 @@ class Comparison(ResultView):
         """
         said = [
             (f"{self._label(config)}: " if len(self._kinds) > 1 else "")
-            + _verdict_sentence(self.base.title, self.head.title, d)
+            + verdict_sentence(self.base.title, self.head.title, d)
             for (config, metric), d in self._differences.items()
             if metric == PRIMARY
         ]
@@ -289,7 +295,7 @@ class Comparison(ResultView):
         HTML page.
         """
         cells = [
-            [self._label(config), metric, *_difference_cells(metric, d)]
+            [self._label(config), metric, *difference_cells(metric, d)]
             for (config, metric), d in self._differences.items()
         ]
         decided = self.gates()
@@ -319,7 +325,7 @@ class Comparison(ResultView):
     def __str__(self) -> str:
         lines = []
         for (config, metric), d in self._differences.items():
-            base, head, change, p, verdict, mde = _difference_cells(metric, d)
+            base, head, change, p, verdict, mde = difference_cells(metric, d)
             what = f"{self._label(config)} {metric}: {base} → {head}, difference {change}, p {p}"
             lines.append(f"{what}: {verdict}, smallest detectable {mde}")
         lines += [
@@ -347,9 +353,9 @@ class Comparison(ResultView):
             [
                 self._label(config),
                 *(
-                    [with_unit(key), *_difference_cells(key, d)]
+                    [with_unit(key), *difference_cells(key, d)]
                     if what == "metric"
-                    else [key, *_difference_cells(PRIMARY, d)]
+                    else [key, *difference_cells(PRIMARY, d)]
                 ),
             ]
             for (config, key), d in found.items()
@@ -385,7 +391,7 @@ class Comparison(ResultView):
     def _differences(self) -> dict[tuple[str, str], Difference]:
         if self.no_base:
             return {}
-        found = compare_rows(self.suite, *self._rows, margin=self.margin, same_files=self.same_files)
+        found = compare_rows(self.suite, self._rows, margin=self.margin, same_files=self.same_files)
         if self.sequence is None:
             return found
         return {
@@ -398,7 +404,7 @@ class Comparison(ResultView):
         if self.no_base or self.sequence is not None:
             return {}
         return compare_families(
-            self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files
+            self.suite, (self.base.rows, self.head.rows), margin=self.margin, same_files=self.same_files
         )
 
     @cached_property
@@ -473,22 +479,22 @@ class Comparison(ResultView):
                 )
             for scenario, why in side.skipped.items():
                 yield f"{side.title}: scenario {scenario} is left out: {why}"
-        told = by_construction(self._differences.values())
-        if SAME_FILES in told:
+        same = by_construction(self._differences.values())
+        if SAME_FILES in same:
             yield (
                 f"{self.base.title} and {self.head.title} have the same files, so there is no "
                 "difference; the trials count for both"
             )
-        elif SAME_CONVERSATIONS in told:
+        elif SAME_CONVERSATIONS in same:
             yield (
                 "Scripts or recordings were asked the same and answered the same on both sides, so "
                 "there is no difference; no chance is involved"
             )
-        yield from self.told
+        yield from self.run_notes
         notes = [(metric, d.note) for (_, metric), d in self._differences.items() if d.note]
         for note in dict.fromkeys(note for _, note in notes):
             yield f"{', '.join(dict.fromkeys(metric for metric, why in notes if why == note))}: {note}."
-        yield from () if told else _unit_notes(self._differences.values())
+        yield from () if same else unit_notes(self._differences.values())
         yield from self._label_notes()
 
     def _label_notes(self) -> Iterable[str]:
@@ -498,76 +504,3 @@ class Comparison(ResultView):
             sides = [[row for row in rows if row.config == config] for rows in self._rows]
             if metric == PRIMARY and (said := label_note(d, sides, passes)):
                 yield f"{self._label(config)}: {said}."
-
-
-def _unit_notes(differences: Iterable[Difference]) -> Iterable[str]:
-    """Yield what a comparison speaks of, where that is not scenarios like these, each counted by itself."""
-    differences = list(differences)
-    if of_families := {d.test for d in differences if d.test.endswith("of families")}:
-        yield (
-            "Scenarios of one family count together: what disturbs all of them at once is no evidence of a "
-            f"change ({', '.join(sorted(of_families))})."
-        )
-    if few := next((d.scenarios for d in differences if d.scope == "these scenarios" and d.scenarios), None):
-        yield (
-            f"With {format_count(few, 'scenario')} this speaks of "
-            f"{'it' if few == 1 else 'these scenarios'} only; from six on it speaks of scenarios like these."
-        )
-
-
-def _record(d: Difference) -> dict[str, Any]:
-    names = ("p", "p_holm", "verdict", "mde", "scenarios", "lower", "higher", "scope", "test", "note")
-    told = {name: getattr(d, name) for name in names}
-    return {
-        "base": d.base,
-        "head": d.head,
-        "difference": d.interval.mean,
-        "low": d.interval.low,
-        "high": d.interval.high,
-        **told,
-    }
-
-
-VERDICT_TONES: Final[dict[Verdict, str]] = {
-    "regression": "bad",
-    "improvement": "good",
-    "stable": "",
-    "inconclusive": "unsure",
-}
-"""Of verdicts on a page."""
-
-
-def _verdict_sentence(base: str, head: str, d: Difference) -> str:
-    if not d.scenarios:
-        return f"{base} and {head} have no scenario in common."
-    of = f" in these {format_count(d.scenarios, 'scenario')}" if d.scope == "these scenarios" else ""
-    rates = f"{100 * d.base:.0f} % → {100 * d.head:.0f} % passed ({points_text(d.interval)})"
-    match d.verdict:
-        case "regression":
-            return f"{head} is worse than {base}{of}: {rates}."
-        case "improvement":
-            return f"{head} is better than {base}{of}: {rates}."
-        case "stable":
-            return f"{head} is as good as {base}{of}: {rates}."
-    reach = (
-        f" A change of {100 * d.mde:.0f} points would have been found in four of five such comparisons."
-        if math.isfinite(d.mde) and d.mde <= 1
-        else ""
-    )
-    return f"These trials do not tell whether {head} is better or worse than {base}: {rates}.{reach}"
-
-
-def _difference_cells(metric: str, d: Difference) -> list[str]:
-
-    def text(value: float, sign: str = "") -> str:
-        if not math.isfinite(value):
-            return "unknown" if metric == "cost_estimate" and not sign else "–"
-        return f"{100 * value:{sign}.1f} %" if is_share(metric) else f"{value:{sign}.4g}"
-
-    change = f"{text(d.interval.mean, '+')} ({text(d.interval.low, '+')} to {text(d.interval.high, '+')})"
-    return [text(d.base), text(d.head), change, format_p_value(d.p_holm), d.verdict, text(d.mde)]
-
-
-def format_p_value(p: float) -> str:
-    """Return a p value as text; a dash where there is none."""
-    return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"

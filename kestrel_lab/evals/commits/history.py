@@ -240,6 +240,7 @@ class History(ResultView):
         for config in self._kinds:
             rounds = self._rounds(config)
             places = [place for place, values in enumerate(rounds) if values]
+            # Each configuration has a share of the error, so that all of them together keep it.
             steps = find_steps([rounds[place] for place in places], alpha=ALPHA / len(self._kinds))
             found[config] = [replace(step, at=places[step.at]) for step in steps]
         return found
@@ -258,6 +259,7 @@ class History(ResultView):
                 if row.config == config and not math.isnan(value):
                     values.setdefault(row.scenario, {})[place, row.epoch] = value
                     weights[row.scenario] = row.result["weight"]
+        # Scenarios are compared with themselves: a commit may lack an easy or a hard one.
         usual = {scenario: fmean(found.values()) for scenario, found in values.items()}
         level = _weighted_mean((usual[scenario], weights[scenario]) for scenario in usual)
         rounds: list[list[float]] = [[] for _ in self.commits]

@@ -77,7 +77,7 @@ class CommitTrials:
     """Whether the suite is the one of that commit."""
     newer: bool = False
     """Whether the commit has no such suite: files that it lacks then come from the present checkout."""
-    rows: list[EvalRow] = field(default_factory=list)
+    made: list[EvalRow] = field(default_factory=list)
     """Trials that were run now."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Scenarios that it cannot run, and why."""
@@ -103,7 +103,7 @@ class CommitTrials:
     @property
     def all_rows(self) -> tuple[EvalRow, ...]:
         """Stored trials and those that were run now, in order."""
-        return sort_rows(self.asks, [*self.found.rows.values(), *self.rows])
+        return sort_rows(self.asks, [*self.found.rows.values(), *self.made])
 
     def side(self) -> Side:
         """Return the commit as one side of a comparison."""
@@ -145,7 +145,7 @@ class Place:
         if use.mode == "replay" and folder.is_relative_to(self.repository):
             own = tree / folder.relative_to(self.repository)
             folder = own if own.is_dir() else folder
-        return {"cassette": use.mode, "cassettes": str(folder)}
+        return {"cassette": use.mode, "cassettes": str(folder.absolute())}
 
 
 def suite_with_parts(
@@ -160,7 +160,7 @@ def suite_with_parts(
     """Return the suite with the selected parts; raises `UsageError` where it cannot be run at commits."""
     path = Path(suite).absolute()
     chosen = with_cassette(load_suite(suite), cassette, cassettes).select(epochs=epochs, **parts)
-    if cassette in ("record", "refresh"):
+    if cassette in ("record", "refresh") and cassettes is None:
         msg = (
             "the checkout of a commit is thrown away, and a recording with it: kestrel eval run "
             f"{suite} --cassette {cassette} makes"
@@ -201,7 +201,7 @@ async def plan_commit(lab: Services, place: Place, name: str, *, own_suite: bool
     newer = not own_suite and not await has_file(
         place.repository, sha, place.path.relative_to(place.repository)
     )
-    # What comes from the present checkout is part of what was tried, so stored trials stand only as long as
+    # What comes from the present checkout is part of what was tried, so stored trials count only as long as
     # that is the same.
     code = f"{sha}+{await code_version(place.repository, but=lab.home.absolute())}" if newer else sha
     asks = [] if broken else plan_trials(suite, code=code, git_sha=sha)
@@ -231,7 +231,7 @@ async def run_interleaved(
 
     def note(text: str) -> None:  # of preparations, which finish no trial
         if reporter is not None:
-            reporter(len(stored) + sum(len(work.rows) for work in works), total, one_line(text, 200))
+            reporter(len(stored) + sum(len(work.made) for work in works), total, one_line(text, 200))
 
     async with WorkerPool(lab, place, note) as crew:
         await crew.begin([work for work in works if work.todo])
@@ -275,6 +275,7 @@ class WorkerPool:
                 _, stack = self._alive.pop(next(iter(self._alive)))
                 await stack.__aexit__(kind, error, trace)
         finally:
+            # A worktree that cannot be removed must not leave the processes of the others.
             if self._alive:
                 await self.__aexit__(kind, error, trace)
 
@@ -324,6 +325,7 @@ class WorkerPool:
         if work.sha in self._failed:
             raise self._failed.pop(work.sha)
         if work.sha in self._alive:
+            # Moved to the end: the first one was used longest ago, and makes room.
             self._alive[work.sha] = self._alive.pop(work.sha)
             return self._alive[work.sha][0]
         if len(self._alive) >= AT_ONCE:
@@ -374,10 +376,11 @@ def _keeper(
 
     def keep(row: EvalRow) -> None:
         ask = asked[row.scenario, row.config, row.epoch]
+        # A worker of another version may name a trial in another way: what was asked for here counts.
         result: dict[str, Json] = {**row.result, "identity": ask.identity.as_json()}
         mine = replace(row, result=result, git_sha=work.sha, key=ask.identity.key)
         store_trial(lab.store, mine)
-        work.rows.append(mine)
+        work.made.append(mine)
         on_row(mine)
 
     return keep
@@ -445,6 +448,7 @@ async def _worker(
     # A worker that has to be killed cannot remove the folders of its trials: they are made where this process
     # can.
     with (
+        # A file and no pipe: it is read at the end only, and a full pipe would stop the worker.
         tempfile.TemporaryFile() as errors,
         tempfile.TemporaryDirectory(prefix="kestrel-", ignore_cleanup_errors=True) as scratch,
     ):
@@ -457,6 +461,7 @@ async def _worker(
             stdin=PIPE,
             stdout=PIPE,
             stderr=errors,
+            # A group of its own, so that what the trials started ends with the worker.
             start_new_session=True,
             limit=_LINE,
         )
@@ -466,6 +471,7 @@ async def _worker(
             made.skipped = (await made.receive())["ready"]
             yield made
         except BaseException:
+            # Shielded, because a second cancellation would leave the process behind.
             await asyncio.shield(_end_worker(process, 0))
             raise
         await asyncio.shield(_end_worker(process, _GRACE))

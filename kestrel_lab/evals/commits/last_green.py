@@ -50,6 +50,7 @@ async def _last_green(result: EvalResult, root: Path) -> tuple[Commit, list[Eval
     mine = {row.git_sha for row in result.rows}
     for commit in line:
         rows = known.get(commit.sha, [])
+        # A commit that is measured now cannot be its own earlier state.
         if rows and commit.sha not in mine and is_green(result.suite, rows):
             return commit, rows
     return None
@@ -57,6 +58,7 @@ async def _last_green(result: EvalResult, root: Path) -> tuple[Commit, list[Eval
 
 def is_green(suite: Suite, rows: Sequence[EvalRow]) -> bool:
     """Return whether every scenario of these trials passed as often as it has to."""
+    # Trials of test functions: the test has the last word, whatever its runs did.
     if any("test" in row.result for row in rows):
         return all(row.result.get("test") == "passed" for row in rows)
     return all(case.outcome == "passed" for group in case_groups(suite, rows) for case in group.cases)
@@ -79,5 +81,5 @@ def _comparable(stored: Sequence[EvalRow], now: Sequence[EvalRow]) -> dict[str, 
 
 def _parts(row: EvalRow) -> list[Any]:
     identity = row.result.get("identity")
-    told = identity if isinstance(identity, dict) else {}
-    return [told.get(part) for part in _SAME]
+    parts = identity if isinstance(identity, dict) else {}
+    return [parts.get(part) for part in _SAME]

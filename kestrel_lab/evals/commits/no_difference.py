@@ -31,7 +31,7 @@ def same_conversations(base: Iterable[EvalRow], head: Iterable[EvalRow]) -> bool
 
 
 def no_difference_possible(found: Difference, why: str) -> Difference:
-    """Return `found` with the verdict that there is no difference; `why` stands in place of a test."""
+    """Return `found` with the verdict that there is no difference; `why` is given in place of a test."""
     value = found.head if found.head == found.head else found.base
     exact = Interval(
         mean=0.0, low=0.0, high=0.0, se=0.0, clusters=found.interval.clusters, n=found.interval.n

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from itertools import chain
+from typing import Final
 
 from kestrel_lab.evals.commits.no_difference import same_conversations, unchanged
 from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_difference_by_round, side_by_side
@@ -24,9 +26,10 @@ from kestrel_lab.evals.stats.difference import (
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors, Suite
+from kestrel_lab.views.formatting import format_count
 
-if TYPE_CHECKING:
-    pass
+Sides = tuple[Sequence[EvalRow], Sequence[EvalRow]]
+"""Trials of the base and of the head."""
 
 PRIMARY: Final = "success_rate"
 _PRIMARY_SHARE: Final = 2 / 3
@@ -36,26 +39,26 @@ COMPARED: Final = ("working_time", "token_usage", "model_calls", "tool_calls", "
 
 
 def compare_rows(
-    suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float, same_files: bool = False
+    suite: Suite, sides: Sides, *, margin: float, same_files: bool = False
 ) -> dict[tuple[str, str], Difference]:
     """Return the difference with its verdict for each configuration and metric, success rates first.
 
-    All are questions asked together: over all of them, a difference that is not there is told in at most one
-    comparison of twenty. Success rates have two thirds of that allowance. Times are compared over trials made
+    All are questions asked together: over all of them, at most one comparison of twenty reports a difference
+    that is not there. Success rates have two thirds of that allowance. Times are compared over trials made
     side by side only. Where nothing can differ, because the files are the same or all trials are the same
     ones made again, the verdict is `stable`.
     """
-    before, after = (_values(rows, suite.count_errors) for rows in (base, head))
+    before, after = (_values(rows, suite.count_errors) for rows in sides)
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
-    configs = list(dict.fromkeys(row.config for row in (*base, *head)))
-    metrics = (*COMPARED, *_scanned_metrics(base, head))
+    configs = list(dict.fromkeys(row.config for row in chain(*sides)))
+    metrics = (*COMPARED, *_scanned_metrics(sides))
     keys = [(config, metric) for config in configs for metric in (PRIMARY, *metrics)]
     questions = [_question(metric, margin, len(configs), len(metrics)) for _, metric in keys]
-    rounds = {
-        config: side_by_side(*([row for row in rows if row.config == config] for rows in (base, head)))
-        for config in configs
+    of_config = {
+        config: [[row for row in rows if row.config == config] for rows in sides] for config in configs
     }
-    families = {row.scenario: row.family for row in (*base, *head)}
+    rounds = {config: side_by_side(*both) for config, both in of_config.items()}
+    families = {row.scenario: row.family for row in chain(*sides)}
     found = [
         _paired_difference(
             metric,
@@ -66,23 +69,21 @@ def compare_rows(
         )
         for (config, metric), key, question in zip(keys, keys, questions, strict=True)
     ]
-    again = {
-        config: same_conversations(*([row for row in rows if row.config == config] for rows in (base, head)))
-        for config in configs
-    }
-    rates = [
-        (place, [[row for row in rows if row.config == config] for rows in (base, head)])
-        for place, (config, metric) in enumerate(keys)
-        if metric == PRIMARY
-    ]
-    for place, sides in rates:
+    cut = Counter(row.config for row in chain(*sides) if row.ended_early)
+    for place, (config, metric) in enumerate(keys):
+        if cut[config] and metric != PRIMARY:
+            why = f"not tested: {format_count(cut[config], 'trial')} ended early, so amounts are not whole"
+            found[place] = replace(found[place], note=why, p=math.nan, p_holm=math.nan, mde=math.nan)
+    again = {config: same_conversations(*both) for config, both in of_config.items()}
+    rates = [(place, of_config[config]) for place, (config, metric) in enumerate(keys) if metric == PRIMARY]
+    for place, both in rates:
         found[place] = by_labels(
-            found[place], sides, suite.count_errors, alpha=ALPHA * questions[place].weight
+            found[place], both, suite.count_errors, alpha=ALPHA * questions[place].weight
         )
     judged = judge_all(found, questions)
     passes = partial(compare_scenarios, weights=weights, families=families, bounded=True)
-    for place, sides in rates:
-        judged[place] = unless_turned_over(judged[place], found, place, questions, sides, passes)
+    for place, both in rates:
+        judged[place] = unless_turned_over(judged[place], found, place, questions, both, passes)
     return {
         key: unchanged(one, same_files=same_files, same_trials=again[key[0]])
         for key, one in zip(keys, judged, strict=True)
@@ -90,28 +91,28 @@ def compare_rows(
 
 
 def compare_families(
-    suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float, same_files: bool = False
+    suite: Suite, sides: Sides, *, margin: float, same_files: bool = False
 ) -> dict[tuple[str, str], Difference]:
     """Return the difference of the success rate with its verdict for each configuration and family, all asked
     together.
     """
-    kinds = dict.fromkeys((row.config, row.family) for row in (*base, *head))
+    kinds = dict.fromkeys((row.config, row.family) for row in chain(*sides))
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
     found = []
     for config, family in kinds:
-        sides = [
+        both = [
             by_scenario(
                 _values([row for row in rows if row.family == family], suite.count_errors).get(
                     (config, PRIMARY), {}
                 )
             )
-            for rows in (base, head)
+            for rows in sides
         ]
-        found.append(compare_scenarios(*sides, weights=weights, bounded=True, alpha=ALPHA / len(kinds)))
+        found.append(compare_scenarios(*both, weights=weights, bounded=True, alpha=ALPHA / len(kinds)))
     judged = judge_all(found, [Question(better="higher", margin=margin, relative=False)] * len(kinds))
     again = {
         kind: same_conversations(
-            *([row for row in rows if (row.config, row.family) == kind] for rows in (base, head))
+            *([row for row in rows if (row.config, row.family) == kind] for rows in sides)
         )
         for kind in kinds
     }
@@ -121,15 +122,15 @@ def compare_families(
     }
 
 
-def _scanned_metrics(base: Iterable[EvalRow], head: Iterable[EvalRow]) -> list[str]:
+def _scanned_metrics(sides: Sides) -> list[str]:
     """Return the measures of scanners that looked through runs of both sides and found something in any.
 
     One that found nothing cannot differ. Which these are depends on both sides together, so that leaving
     them out makes the tests of the others no bolder.
     """
-    sides = [{name for row in rows for name in _scanned(row)} for rows in (base, head)]
-    hits = {name for row in (*base, *head) for name in _scanned(row) if row.metrics[name]}
-    return sorted(sides[0] & sides[1] & hits)
+    base, head = ({name for row in rows for name in _scanned(row)} for rows in sides)
+    hits = {name for row in chain(*sides) for name in _scanned(row) if row.metrics[name]}
+    return sorted(base & head & hits)
 
 
 def _scanned(row: EvalRow) -> Iterable[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Reporter
@@ -19,35 +19,34 @@ from kestrel_lab.evals.commits.interleaved_trials import (
 from kestrel_lab.evals.execution.runner import plan_trials
 from kestrel_lab.evals.git import commits_in, first_parents, sample_commits
 from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.options import HistoryOptions
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.evals.summaries.metric_values import find_metric
-from kestrel_lab.runtime.options import check_options
+from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.views.formatting import format_count
 
 
-@check_options
+@takes_options(HistoryOptions)
 async def run_commits(
     lab: Services,
     suite: str | Path,
     commits: str,
     *,
-    every: int = 1,
-    last: int | None = None,
-    configs: Sequence[str] | None = None,
     epochs: int | None = None,
-    metric: str = "success_rate",
     reporter: Reporter | None = None,
     own_suite: bool = False,
+    **options: Any,
 ) -> History:
     """Run a suite at several commits, which take turns epoch by epoch, and return the history of `metric`;
     see `Evaluations.eval_commits`.
     """
-    name = find_metric(metric).name
-    place = suite_with_parts(lab, suite, configs=configs, epochs=epochs)
-    chosen = await commits_in(place.repository, commits, every=every, last=last)
+    asked = HistoryOptions(**options)
+    name = find_metric(asked.metric).name
+    place = suite_with_parts(lab, suite, configs=asked.configs, epochs=epochs)
+    chosen = await commits_in(place.repository, commits, every=asked.every, last=asked.last)
     works = [
         replace(await plan_commit(lab, place, c.sha, own_suite=own_suite), name=c.subject[:40] or c.short)
         for c in chosen
@@ -68,21 +67,19 @@ async def run_commits(
     return History(suite=place.suite, metric=name, commits=tuple(found), notes=notes)
 
 
-@check_options
+@takes_options(HistoryOptions)
 async def stored_history(
     lab: Services,
     suite: str | Path,
     *,
     commits: str = "",
-    every: int = 1,
-    last: int | None = None,
-    configs: Sequence[str] | None = None,
-    metric: str = "success_rate",
     any_version: bool = False,
+    **options: Any,
 ) -> History:
     """Return the stored trials of a suite along commits; see `Evaluations.history`."""
-    name = find_metric(metric).name
-    place = suite_with_parts(lab, suite, configs=configs, epochs=None)
+    asked = HistoryOptions(**options)
+    name = find_metric(asked.metric).name
+    place = suite_with_parts(lab, suite, configs=asked.configs, epochs=None)
     rows, notes = _comparable(
         stored_trials(lab.store, suite=place.suite.name), place.suite, any_version=any_version
     )
@@ -96,10 +93,10 @@ async def stored_history(
             "measured on different machines: a change of times between commits may be one of machines",
         )
     if commits:
-        chosen = await commits_in(place.repository, commits, every=every, last=last)
+        chosen = await commits_in(place.repository, commits, every=asked.every, last=asked.last)
     else:
         line = [commit for commit in await first_parents(place.repository) if commit.sha in rows]
-        chosen = sample_commits(line[::-1], every, last)
+        chosen = sample_commits(line[::-1], asked.every, asked.last)
     found = tuple(
         CommitRows(commit=commit, rows=tuple(with_annotations(rows.get(commit.sha, ()), lab.store)))
         for commit in chosen

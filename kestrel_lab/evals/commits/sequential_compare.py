@@ -51,7 +51,8 @@ _OPEN_ROUNDS: Final = 200
 _LEAST_PER_LOOK: Final = 5
 """Scenarios that a look is of: fewer show nothing, and a look that cannot decide only spends error."""
 _BUDGET: Final = re.compile(
-    r"(?:(?P<trials>[\d_]+)\s*trials?|\$?(?P<cost>\d+(?:\.\d+)?)\s*usd|(?P<open>open))", re.IGNORECASE
+    r"(?:(?P<trials>\d+(?:_\d+)*)\s*trials?|\$?(?P<cost>\d+(?:\.\d+)?)\s*usd|(?P<open>open))",
+    re.IGNORECASE | re.ASCII,
 )
 
 Pair = tuple[str, int]
@@ -71,7 +72,7 @@ class Design:
     cost: float | None = None
     """US dollars after which no pair is begun, stored trials included."""
     error: float = 0.05
-    """How often a difference is told where there is none, over all looks together."""
+    """How often a difference is reported where there is none, over all looks together."""
     power: float = 0.8
     """How often a difference of the detectable size is to be found."""
     matters: float = 0.05
@@ -116,7 +117,8 @@ class Design:
         size = len(suite.scenarios)
         if self.open_ended:
             return [size * number for number in range(1, _OPEN_ROUNDS + 1)]
-        most = size * self.epochs(suite, arms) if self.trials is None else self.trials // arms
+        epochs = self.epochs(suite, arms)
+        most = size * epochs if self.trials is None else self.trials // arms
         looks = max(1, min(self.looks, most // min(_LEAST_PER_LOOK, size)))
         return sorted({round(most * number / looks) for number in range(1, looks + 1)})
 
@@ -134,8 +136,8 @@ class Design:
         """Return the same for so many scenarios and epochs."""
         counts = [max(1, scenarios * epochs * number // self.looks) for number in range(1, self.looks + 1)]
         boundary = Boundary(self.spending, self.error)
-        at_last = [boundary.next(fraction) for fraction in information_fractions(counts, scenarios)][-1]
-        return detectable_by(scenarios, epochs, power=self.power, boundary=at_last)
+        looks = [(one, boundary.next(one)) for one in information_fractions(counts, scenarios)]
+        return detectable_by(scenarios, epochs, power=self.power, looks=looks)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -155,14 +157,14 @@ class TrialPlan(TableView):
             )
         pairs, found = self.design.look_counts(self.suite)[-1], self.design.detectable(self.suite)
         power = f"{100 * self.design.power:g} %"
-        told = (
+        reach = (
             f"no drop is found in {power} of comparisons"
             if math.isinf(found)
             else f"a drop of {100 * found:.0f} points is found in {power} of comparisons"
         )
         return (
             f"Suite {self.suite.name}, {format_count(pairs, 'pair')} of trials, "
-            f"{format_count(self.design.looks, 'look')}: {told}"
+            f"{format_count(self.design.looks, 'look')}: {reach}"
         )
 
     def table(self) -> tuple[list[str], list[list[str]]]:
@@ -187,32 +189,36 @@ class TrialPlan(TableView):
 
     def lines(self) -> list[str]:
         """Return what to do, and what the plan rests on."""
-        told = []
+        lines = []
         if not self.design.open_ended and self.design.detectable(self.suite) > self.design.matters:
-            told.append(
+            lines.append(
                 f"That is more than the {100 * self.design.matters:g} points that matter: a drop in between "
                 "will mostly stay undecided."
             )
-        told.append(
+        lines.append(
             "Scenarios tell more than repeats: of 5,251 recorded runs of agents the successes of one "
             f"scenario's repeats correlate by {ICC:g}. The plan reckons with that, with {SHARED:g} between "
             f"both sides and a success rate of {100 * RATE:g} %."
         )
-        return told
+        return lines
 
 
 def parse_budget(text: str) -> tuple[int | None, float | None]:
     """Return trials and US dollars of a budget such as `200trials`, `3usd` or both with a comma; `open` is no
     maximum at all. Raises `UsageError` for anything else.
     """
-    trials, cost = None, None
+    said: dict[str, str] = {}
     for part in text.split(","):
         found = _BUDGET.fullmatch(part.strip())
-        if found is None:
+        if found is None or found.lastgroup in said:
             raise UsageError(f"a budget is written as 200trials, 3usd or open, not {text!r}")
-        trials = int(found["trials"]) if found["trials"] else trials
-        cost = float(found["cost"]) if found["cost"] else cost
-    return trials, cost
+        said[found.lastgroup or ""] = found[found.lastgroup or 0]
+    if "open" in said and len(said) > 1:
+        raise UsageError(f"a budget that is open has no maximum beside it, as {text!r} has")
+    return (
+        int(said["trials"]) if "trials" in said else None,
+        float(said["cost"]) if "cost" in said else None,
+    )
 
 
 @dataclass(kw_only=True, repr=False)
@@ -440,7 +446,7 @@ def _differences(suite: Suite, rows: dict[Pair, PairRows]) -> dict[str, float]:
     families = {scenario.id: scenario.family for scenario in suite.scenarios}
     units = counting_units(list(found), families)
     share = len(set(units)) / max(1, len(found))
-    told = dict.fromkeys((name for _, name in units), 0.0)
+    totals = dict.fromkeys((name for _, name in units), 0.0)
     for (_, name), values in zip(units, found.values(), strict=True):
-        told[name] += share * sum(values) / len(values)
-    return told
+        totals[name] += share * sum(values) / len(values)
+    return totals

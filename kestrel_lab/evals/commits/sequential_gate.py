@@ -100,8 +100,8 @@ class GateLooks:
         return ""
 
     def _remark(self, decided: Sequence[Decision]) -> str:
-        told = [f"{one.gate} [{one.config}] {one.cells()[2]} {one.verdict}" for one in decided]
-        return f"look {len(self.looks)}: {'; '.join(told)}"
+        decisions = [f"{one.gate} [{one.config}] {one.cells()[2]} {one.verdict}" for one in decided]
+        return f"look {len(self.looks)}: {'; '.join(decisions)}"
 
 
 async def gate_in_turns(

@@ -87,6 +87,7 @@ async def environment_for(current: Path, tree: Path, home: Path, note: Callable[
         sources.append(_OUR_FOLDER)
     else:
         name = f"{needs}-py{sys.version_info.major}.{sys.version_info.minor}"
+        # Two processes that compare commits must not install into one environment at once.
         async with lock_file(_folder(home, "envs") / f"{name}.lock"):
             python = await _make_environment(tree, _folder(home, "envs") / name, note)
         # Commands that tools and checks run are to find this environment's programs, as after activating it.
@@ -171,6 +172,7 @@ def _fall_back_to_current(folder: Path) -> None:
     (packages / "kestrel_lab_fallback.pth").write_text(
         "".join(f"{place}\n" for place in places), encoding="utf-8"
     )
+    # Last, so that an environment whose installation was cut off is made again.
     (folder / "finished").touch()
 
 

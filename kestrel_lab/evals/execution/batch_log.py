@@ -20,7 +20,7 @@ from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.eventlog.store import SessionStore
 
 Fact = Literal["planned", "submitted", "answered", "closed", "finished"]
-"""`finished` is said of an eval run, whose id stands in place of a batch's: all its trials are stored."""
+"""`finished` is said of an eval run, whose id is in place of a batch's: all its trials are stored."""
 
 _INSERT: Final = "INSERT INTO batch_events(batch, at, type, body) VALUES (?,?,?,?)"
 _FORGET: Final = """

@@ -91,7 +91,7 @@ class Batches:
     """Trials that have not ended."""
     at_once: int = AT_ONCE
     say: Callable[[str], None] = lambda _: None
-    """Told how far the batches are, whenever that changes."""
+    """Called with how far the batches are, whenever that changes."""
     pace: Pace = field(default_factory=Pace)
     notes: list[str] = field(default_factory=list)
     """Sentences about batches that did not bring back everything, and about the cost."""
@@ -122,6 +122,7 @@ class Batches:
                     self._take_up(batch)
                 self._begin(self._gather())
                 yield
+                # The trials have ended: nobody waits for what is still under way.
                 for task in self._tasks:
                     task.cancel()
         except BaseExceptionGroup as errors:
@@ -139,12 +140,14 @@ class Batches:
 
         async def ask(model: LiteLLMModel, request: ModelRequest) -> ModelAnswer | None:
             same = content_key(self.eval_run, name, calls.key(model.name, request))
+            # A trial may make the same request several times; each is one of its own.
             numbers[same] += 1
             self._waiting[name] += 1
             try:
                 key = f"{same}-{numbers[same]}"
                 return await self._ask(BatchEndpoint(model), request, key, workspace)
             finally:
+                # The plus drops trials without a request, which `len` would count.
                 self._waiting = +(self._waiting - Counter({name: 1}))
 
         try:
@@ -160,6 +163,7 @@ class Batches:
         wanted.endpoint, wanted.line = endpoint, endpoint.line(key, request)
         wanted.folder = str(workspace)
         self._park(key)
+        # Shielded: a trial that is cancelled leaves the future to its batch, which still settles it.
         answer = await asyncio.shield(wanted.answer)
         if answer.refused:
             raise ModelError(f"{endpoint.model.name}: {answer.refused}", caller=True)
@@ -240,6 +244,8 @@ class Batches:
                     api_base=api_base,
                     keys={key: requests[key].folder for key in part},
                 )
+                # On disk before it is sent: after a crash in between the provider is asked whether it has the
+                # batch.
                 await keep_fact(self.store, batch.id, "planned", batch.plan)
                 endpoint = cast("BatchEndpoint", requests[part[0]].endpoint)
                 self._follow_soon(batch, endpoint, [requests[key].line for key in part])

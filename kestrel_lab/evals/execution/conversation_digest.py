@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, cast
 
-from kestrel_lab.core.json_types import Json, content_key
-from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolSpec
+from kestrel_lab.core.json_types import Json, content_key, sorted_json, text_key
+from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolSpec
 from kestrel_lab.core.protocols import Model, OnDelta
-from kestrel_lab.models.cassettes.recorder import answer_content, request_content, tools_content
+from kestrel_lab.models.cassettes.recorder import (
+    answer_content,
+    message_content,
+    settings_content,
+    tools_content,
+)
 from kestrel_lab.models.cassettes.scrub import Scrubber, folder_hidden, map_texts
 from kestrel_lab.models.wrapper import ModelWrapper
 
@@ -45,7 +50,9 @@ class ConversationDigest:
         self._hide_folder = folder_hidden(workspace)
         self._calls: list[str] = []
         self._chance = False
-        self._tools: tuple[tuple[ToolSpec, ...], Json] = ((), [])
+        self._tools: tuple[tuple[ToolSpec, ...], str] = ((), "[]")
+        self._messages: dict[int, tuple[Message, str]] = {}
+        """By identity, the JSON text of messages: each request repeats those of the one before."""
 
     def around(self, model: Model) -> Model:
         """Return `model`, whose calls are collected; those of a real model are not, as it may answer
@@ -54,24 +61,43 @@ class ConversationDigest:
         if model.kind == "real":
             self._chance = True
             return model
-        return _Collected(model=model, calls=self._calls, hide=self._hide, tools=self._tools_hidden)
+        return _Collected(model=model, calls=self._calls, json=self._json, asked=self._asked)
 
     def key(self, name: str, request: ModelRequest) -> str:
         """Return a hash of a request to the model `name`, equal for the same request of another trial:
         folder, clock and secrets are no part of it.
         """
-        asked = request_content(name, replace(request, tools=()))
-        return content_key(map_texts(cast("Json", asked), self._hide), self._tools_hidden(request.tools))
+        tools = self._json_of_tools(request.tools)
+        return text_key(f"[{self._asked(name, request, '[]')},{tools}]")
+
+    def _asked(self, name: str, request: ModelRequest, tools: str = "") -> str:
+        """Return `request_content`, what is hidden left out, as sorted JSON; `tools` replaces its tools."""
+        messages = ",".join(map(self._json_of_message, request.messages))
+        return (
+            f'{{"messages":[{messages}],"model":{self._json(name)},'
+            f'"settings":{self._json(settings_content(request))},'
+            f'"tools":{tools or self._json_of_tools(request.tools)}}}'
+        )
+
+    def _json(self, content: object) -> str:
+        return sorted_json(map_texts(cast("Json", content), self._hide))
+
+    def _json_of_message(self, message: Message) -> str:
+        known = self._messages.get(id(message))
+        if known is None:
+            # The message is kept too: else another one could get its identity.
+            self._messages[id(message)] = known = message, self._json(message_content(message))
+        return known[1]
+
+    def _json_of_tools(self, tools: tuple[ToolSpec, ...]) -> str:
+        """Return the JSON of the tools; nearly always they are those of the request before."""
+        if tools != self._tools[0]:
+            self._tools = tools, self._json(tools_content(tools))
+        return self._tools[1]
 
     def _hide(self, text: str) -> str:
         text = self._hide_folder(text)
         return _remembered(text) if len(text) <= _LONGEST else _scrub_once(text)
-
-    def _tools_hidden(self, tools: tuple[ToolSpec, ...]) -> Json:
-        """Return what the digest has of the tools; nearly always they are those of the request before."""
-        if tools != self._tools[0]:
-            self._tools = tools, map_texts(tools_content(tools), self._hide)
-        return self._tools[1]
 
     @property
     def value(self) -> str:
@@ -86,8 +112,8 @@ class ConversationDigest:
 class _Collected(ModelWrapper):
     model: Model
     calls: list[str] = field(repr=False)
-    hide: Callable[[str], str] = field(repr=False)
-    tools: Callable[[tuple[ToolSpec, ...]], Json] = field(repr=False)
+    json: Callable[[object], str] = field(repr=False)
+    asked: Callable[[str, ModelRequest], str] = field(repr=False)
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Ask the model, and collect what was asked and answered; a call that fails is collected with its
@@ -95,13 +121,10 @@ class _Collected(ModelWrapper):
         """
         # The name is not part of it: a script is named by its whole path, which is another one in each
         # checkout.
-        content = request_content("", replace(request, tools=()))
-        asked = cast("dict[str, Json]", map_texts(cast("Json", content), self.hide))
-        asked["tools"] = self.tools(request.tools)
-        answered: Json = None
+        asked, answered = self.asked("", request), "null"
         try:
             answer = await self.model(request, on_delta)
-            answered = map_texts(cast("Json", {**answer_content(answer), "model": ""}), self.hide)
+            answered = self.json({**answer_content(answer), "model": ""})
         finally:
-            self.calls.append(content_key(asked, answered))
+            self.calls.append(text_key(f"[{asked},{answered}]"))
         return answer

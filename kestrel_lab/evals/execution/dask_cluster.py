@@ -117,6 +117,7 @@ def _order(
         if known
         else []
     )
+    # Workers read the file: what it gives has to be the very trials that were asked for.
     if {ask.identity.key for ask in asks} - {ask.identity.key for ask in plan}:
         raise UsageError(
             "a cluster can only run what stands in the suite file: models and configurations given "
@@ -213,6 +214,7 @@ class Dispatch:
                     f"the cluster at {self._client.scheduler.address} has no workers: start some (dask "
                     "worker ADDRESS)"
                 )
+            # A few more than the workers have threads, so that none waits for its next trial.
             while self._hands < min(threads * _AHEAD, self._hands + len(self._waiting)):
                 self._hands += 1
                 group.create_task(self._hand_out())

@@ -65,10 +65,10 @@ class EvalRun:
 
     def mark(self, row: EvalRow) -> EvalRow:
         """Return `row` as one of this eval run."""
-        told: dict[str, Json] = {"id": self.id, "of": self.of, "by": self.by}
+        sitting: dict[str, Json] = {"id": self.id, "of": self.of, "by": self.by}
         if self.also:
-            told["also"] = [*self.also]
-        return replace(row, result={**row.result, "sitting": told})
+            sitting["also"] = [*self.also]
+        return replace(row, result={**row.result, "sitting": sitting})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,6 +118,7 @@ def last_eval_run(store: SessionStore, suite: Suite) -> EarlierRun | None:
     open_ones = [(stored, of)]
     before = []
     for other, their_of, _, _, their_stored, _ in others if stored < of else ():
+        # Only runs after the last finished one belong to what was cut off.
         if their_stored >= their_of:
             break
         before.append(other)
@@ -138,6 +139,7 @@ def is_going_on(store: SessionStore, eval_run: EvalRun, stored: int) -> bool:
         with try_lock_file(lock) as free:
             if not free:
                 return True
+    # The lock is free or not there; an earlier version works without one.
     owner = Owner.parse(eval_run.by)
     return stored < eval_run.of and owner.alive and not owner.same_process
 
@@ -160,6 +162,7 @@ def resumed_trials(
             "it, or stop it first"
         )
     wanted = {ask.identity.key for ask in asks}
+    # Of two runs with the same trial the newer one counts.
     order = {name: place for place, name in enumerate(earlier.all)}
     found: dict[str, EvalRow] = {}
     for row in stored_trials(store, suite=suite.name):
@@ -175,5 +178,5 @@ def resumed_trials(
 
 def eval_run_of(row: EvalRow) -> str:
     """Return the id of the eval run that a trial belongs to; empty where another tool stored it."""
-    told = row.result.get("sitting")
-    return str(told["id"]) if isinstance(told, dict) else ""
+    sitting = row.result.get("sitting")
+    return str(sitting["id"]) if isinstance(sitting, dict) else ""

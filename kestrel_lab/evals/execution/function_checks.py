@@ -144,19 +144,19 @@ def _trial_json(trial: Trial) -> dict[str, Json]:
     }
 
 
-def _read(told: Mapping[str, Any], function: Callable[..., Any]) -> Trial:
+def _read(given: Mapping[str, Any], function: Callable[..., Any]) -> Trial:
     """Return the trial that `_trial_json` wrote, for `function` to judge."""
     records = tuple(
         Record(run_id=run_id, seq=seq, eid=eid, at=at, event=from_json(kind, body))
-        for run_id, seq, eid, at, kind, body in told["records"]
+        for run_id, seq, eid, at, kind, body in given["records"]
     )
     return Trial(
-        goal=told["goal"],
-        answer=told["answer"],
+        goal=given["goal"],
+        answer=given["answer"],
         records=records,
-        workspace=Path(told["workspace"]),
-        expected=told["expected"],
-        read_only=told["read_only"],
+        workspace=Path(given["workspace"]),
+        expected=given["expected"],
+        read_only=given["read_only"],
         grader=_no_grader,
         function=lambda _: function,
     )
@@ -171,13 +171,13 @@ def _score(check: PythonCheck, opinion: str, said: str) -> Score:
         if "problem" in found:
             raise CheckError(str(found["problem"]))
         value = float(found["value"])
-        told = Score(
+        score = Score(
             check=str(found["check"]),
             passed=found["passed"] is True,
             value=value,
             reason=str(found["reason"]),
         )
-        return score_of(told.check, told, check.function)
+        return score_of(score.check, score, check.function)
     except (ValueError, KeyError, TypeError) as error:
         msg = (
             f"python_check {check.function} ended without an opinion: "
@@ -219,16 +219,16 @@ def main() -> None:
     )
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    told: dict[str, Any]
+    reply: dict[str, Any]
     try:
         function = load_check(reference, folder, root)
         score = asyncio.run(PythonCheck(function=reference)(_read(order["trial"], function)))
-        told = asdict(replace(score, usage=None))
+        reply = asdict(replace(score, usage=None))
     except (CheckError, UsageError) as error:
-        told = {"problem": str(error)}
+        reply = {"problem": str(error)}
     except Exception as error:  # noqa: BLE001
-        told = {"problem": f"the check {f'{reference} agrees'!r} failed: {error_text(error)}"}
-    out.write(f"\n{order['mark']}{json.dumps(told)}\n")
+        reply = {"problem": f"the check {f'{reference} agrees'!r} failed: {error_text(error)}"}
+    out.write(f"\n{order['mark']}{json.dumps(reply)}\n")
     out.flush()
 
 

@@ -86,16 +86,16 @@ class PreparedSuite:
             else self.toolboxes[scenario.id]
         )
 
-    def told(self, scenario: Scenario, config: Config) -> str:
+    def instructions_of(self, scenario: Scenario, config: Config) -> str:
         """Return the instructions of a trial: the suite's, and those of the scenario's environment.
 
         Where the suite's `instructions_from` is a guidance file, it is the one of the configuration.
         """
-        told, prompt = self.instructions, self.suite.instructions_from
+        text, prompt = self.instructions, self.suite.instructions_from
         if config.guidance is not None and prompt in self.suite.guidance_paths:
-            told = self.suite.instructions + config.guidance.files.get(prompt, "")
+            text = self.suite.instructions + config.guidance.files.get(prompt, "")
         own = scenario.environment.instructions if scenario.environment else ""
-        return f"{told}\n\n{own}".strip() if own else told
+        return f"{text}\n\n{own}".strip() if own else text
 
     @asynccontextmanager
     async def models_for(
@@ -150,6 +150,7 @@ class PreparedSuite:
         params = ModelParams.of(config.params)
         first = config.seed if config.seed is not None else params.seed
         own = ModelParams(temperature=config.temperature, seed=None if first is None else first + epoch - 1)
+        # Fields of the configuration win over `params`, which may name the same ones.
         params |= own
         return TunedModel(model=model, params=params) if params.as_json() else model
 
@@ -215,10 +216,12 @@ def prepare_suite(
     """
     given = models or {}
     replay = suite.cassette.mode == "replay"
+    # Before anything is loaded: these mistakes are in the file itself.
     _refuse_mixed(suite)
     own = {
         tool.name: tool for name in suite.tools_from for tool in load_tools(suite.resolve(name), suite.root)
     }
+    known = Toolbox(({tool.name: tool for tool in lab.registry.toolbox} | own).values())
     toolboxes: dict[str, Toolbox] = {}
     graders: dict[str, Model] = {}
     functions: dict[str, Callable[..., Any]] = {}
@@ -227,7 +230,7 @@ def prepare_suite(
     problems: list[str] = []
     for scenario in suite.scenarios:
         try:
-            toolboxes[scenario.id] = _toolbox(lab, own, scenario)
+            toolboxes[scenario.id] = _toolbox(lab, own, known, scenario)
             sources[scenario.id] = workspace_source(suite, scenario, lab.home)
             for name in _graders_of(scenario) - set(graders):
                 graders[name] = _chosen(lab, suite, name or suite.grader, as_written=True, replay=replay)
@@ -250,6 +253,7 @@ def prepare_suite(
             )
         except UsageError as error:
             problems.append(str(error))
+    # All problems at once, so that a suite is repaired in one go.
     if problems:
         raise UsageError(join_problems(dict.fromkeys(problems)))
     return PreparedSuite(
@@ -264,7 +268,7 @@ def prepare_suite(
         functions=functions,
         containers=Containers(suite=suite, env=lab.env),
         config_tools={
-            config.name: _tools_named(own, lab, config.tools, f"configuration {config.name!r}")
+            config.name: _tools_named(known, lab, config.tools, f"configuration {config.name!r}")
             for config in suite.configs
             if config.tools is not None
         },
@@ -296,7 +300,7 @@ def _instructions(suite: Suite) -> str:
     )
 
 
-def _toolbox(lab: Services, own: dict[str, Tool], scenario: Scenario) -> Toolbox:
+def _toolbox(lab: Services, own: dict[str, Tool], known: Toolbox, scenario: Scenario) -> Toolbox:
     if scenario.environment is not None:
         return Toolbox()  # each trial has tools of its own
     if scenario.tools is None:
@@ -307,7 +311,7 @@ def _toolbox(lab: Services, own: dict[str, Tool], scenario: Scenario) -> Toolbox
             if tool.danger is Danger.SAFE and tool.effect == "pure" and not tool.group
         }
         return Toolbox((reading | own).values())
-    return _tools_named(own, lab, scenario.tools, f"scenario {scenario.id!r}")
+    return _tools_named(known, lab, scenario.tools, f"scenario {scenario.id!r}")
 
 
 def _refuse_mixed(suite: Suite) -> None:
@@ -336,12 +340,9 @@ def _refuse_mixed(suite: Suite) -> None:
             )
 
 
-def _tools_named(own: dict[str, Tool], lab: Services, names: tuple[str, ...], who: str) -> Toolbox:
+def _tools_named(known: Toolbox, lab: Services, names: tuple[str, ...], who: str) -> Toolbox:
     try:
-        names = tuple(lab.mcp.named(names))
-        return chosen_tools(
-            Toolbox(({tool.name: tool for tool in lab.registry.toolbox} | own).values()), names
-        )
+        return chosen_tools(known, tuple(lab.mcp.named(names)))
     except UsageError as error:
         raise UsageError(f"{who}: {error}") from error
 

@@ -103,10 +103,12 @@ class EvalProgress:
             f"{self._counts[outcome]} {word}" for outcome, word in _WORDS.items() if self._counts[outcome]
         )
         passed = self._clock() - self._began
+        # A rate of the first moments would promise an end that nobody can keep.
         if passed < _SETTLED_S:
             return " · ".join(filter(None, (outcomes, self.remark)))
         parts = [outcomes if self._made else self._notice or outcomes]
         if self._made:
+            # Of the last trials only: the first ones started together, and endpoints slow down.
             rate = (len(self._lately) - 1) / max(self._clock() - self._lately[0], 1e-6)
             left = self.total - self._counts.total()
             parts += [
@@ -137,6 +139,7 @@ class EvalProgress:
         finally:
             if task is not None:
                 task.cancel()
+                # Waited for, so that no report comes after the block.
                 await asyncio.gather(task, return_exceptions=True)
 
 
@@ -154,7 +157,7 @@ def slowdowns_since(supervisor: RuntimeSupervisor, before: dict[str, tuple[int, 
     """Return a sentence for each endpoint that asked to slow down since `rate_limit_counts` returned
     `before`.
     """
-    told = []
+    lines = []
     for endpoint in supervisor.watched:
         was = before.get(endpoint.name, (0, 0))
         throttle = endpoint.turns.throttle
@@ -164,8 +167,8 @@ def slowdowns_since(supervisor: RuntimeSupervisor, before: dict[str, tuple[int, 
                 "once" if cuts == 1 else f"{cuts} times",
                 "1 call" if refused == 1 else f"{format_count(refused, 'call')}",
             )
-            told.append(
+            lines.append(
                 f"{endpoint.name} asked to slow down {times} and refused {calls}; at the end "
                 f"{throttle.width} at once"
             )
-    return told
+    return lines

@@ -231,10 +231,11 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
 
     def gates(self) -> GateReport:
         """Decide the suite's gates; the verdict is `broken` when it declares none."""
+        # Looks at the trials were decided by wider intervals, which must not be judged again by usual ones.
         if self.decided is not None:
             return self.decided
-        told = gates_out_of_reach(self.suite)  # the decisions say so of each
-        notes = tuple(line for line in self.lines() if line not in told)
+        of_gates = gates_out_of_reach(self.suite)  # the decisions say so of each
+        notes = tuple(line for line in self.lines() if line not in of_gates)
         return GateReport(
             suite=self.suite.name, decisions=decide_gates(self.suite, self._labelled()), notes=notes
         )
@@ -353,6 +354,7 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
         """Return the rows of `summary` as records."""
         # Kept, since each display asks twice and a reduction of 12,000 rows takes .4 s.
         rows = self._labelled()
+        # The key of what is kept: another label is another summary.
         labels = tuple((row.id, row.result["label"]) for row in rows if "label" in row.result)
         if labels not in self._summaries:
             self._summaries[labels] = result_table.summarise_configurations(

@@ -19,6 +19,7 @@ from kestrel_lab.core.errors import UsageError, most_severe
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.evals.execution.batch_log import finish_eval_run, unfinished_eval_run
+from kestrel_lab.evals.execution.early_stopping import saved_text
 from kestrel_lab.evals.execution.eval_run import (
     EarlierRun,
     EvalRun,
@@ -53,7 +54,7 @@ from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.supervision.model_guard import limit_concurrency
 from kestrel_lab.views.formatting import format_count
 
-# Finished trials on their way into the log: each is stored at once, and nobody is told of one before it is on
+# Finished trials on their way into the log: each is stored at once, and no one is reported before it is on
 # disk.
 
 
@@ -83,6 +84,7 @@ class Keeper:
             return
         done = store_trial(self._store, row)
         self._storing.add(done)
+        # The future ends on the thread that writes the log; `on_row` belongs to the event loop.
         done.add_done_callback(lambda stored: self._loop.call_soon_threadsafe(self._stored, stored, row))
 
     async def finish(self) -> None:
@@ -150,6 +152,7 @@ async def run_suite(
         update={
             "concurrency": chosen.concurrency if asked.concurrency is None else asked.concurrency,
             "retry_errors": chosen.retry_errors if asked.retry_errors is None else asked.retry_errors,
+            "early_stopping": chosen.early_stopping if asked.early_stopping is None else asked.early_stopping,
         }
     )
     await start_servers(lab, chosen)
@@ -159,6 +162,7 @@ async def run_suite(
         await ready.containers.prepare(lab.sandbox, agents=agents)
     code = await code_version(chosen.root, but=lab.home.absolute())
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
+    # A model that is an object may be another one under the same name.
     reuse = asked.reuse and not models
     found, eval_run, notice = begin_eval_run(
         lab.store,
@@ -172,6 +176,7 @@ async def run_suite(
     hopeless = [*gates_out_of_reach(chosen), *unwatched_costs(ready)]
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
+    # What other runs waited for until now is not this suite's.
     before = rate_limit_counts(lab.supervisor)
     shown = "; ".join(filter(None, [*hopeless, notice]))
     progress = EvalProgress(
@@ -199,6 +204,7 @@ async def run_suite(
             )
             made = await (make or run_trials)(work)
     batch_notes = () if ready.batches is None else ready.batches.notes
+    # Gates may be about what scanners find: runs are scanned before anything is decided.
     await scan_for_gates(lab.store, chosen, [*rows, *made])
     again = sum("attempts" in row.result for row in made)
     notes = [
@@ -208,7 +214,7 @@ async def run_suite(
         *ready.containers.notes,
         f"{format_count(again, 'trial')} broke and were made again: see column attempts" if again else "",
     ]
-    notes += slowdowns_since(lab.supervisor, before)
+    notes += [*slowdowns_since(lab.supervisor, before), *saved_text([*rows, *made])]
     if rows and not str(code) and reuse:
         notes.append(
             "the suite is in no git commit: its stored trials count as they are, whatever the code was "
@@ -302,7 +308,7 @@ def _unbounded(config: Config) -> Config:
 
 async def start_servers(lab: Services, suite: Suite) -> None:
     """Start the MCP servers whose tools the suite names; raises the error of one that does not start."""
-    with suppress(UsageError):  # a name that is unknown is told by `prepare_suite`, with where it is
+    with suppress(UsageError):  # `prepare_suite` reports an unknown name, with its place
         lists = [*(one.tools for one in suite.scenarios), *(one.tools for one in suite.configs)]
         named = [name for names in lists for name in names or ()]
         for error in (await lab.mcp.start_first(lab.mcp.unstarted(named))).values():
@@ -336,8 +342,8 @@ def begin_eval_run(
     left = len(asks) - len(rows)
     own = sum(eval_run_of(row) == earlier.eval_run.id for row in taken.values())
     eval_run = replace(EvalRun.new(store, own + left), id=earlier.eval_run.id, also=earlier.all[1:])
-    told = f"going on with the last run: {format_count(len(taken), 'trial')} of it there, {left:,} left"
-    return Reuse(rows=rows, why=found.why), eval_run, told
+    note = f"going on with the last run: {format_count(len(taken), 'trial')} of it there, {left:,} left"
+    return Reuse(rows=rows, why=found.why), eval_run, note
 
 
 def plan_trials(
@@ -410,6 +416,7 @@ async def run_trials(given: TrialsToRun) -> list[EvalRow]:
     async def work(queue: deque[Turn]) -> None:
         while queue:
             async with free:
+                # Another worker may have taken the last trial while this one waited for its turn.
                 if not queue:
                     return
                 ask, earlier = queue.popleft()
@@ -463,6 +470,7 @@ def choose_configs(suite: Suite, configs: Configs | None) -> tuple[Suite, dict[s
 
 def sort_rows(asks: Sequence[TrialRequest], rows: Iterable[EvalRow]) -> tuple[EvalRow, ...]:
     """Return `rows` in the order of scenario, configuration, epoch."""
+    # Reversed, so that the first place of each name is kept.
     scenarios = {ask.scenario.id: place for place, ask in reversed(list(enumerate(asks)))}
     configs = {ask.config.name: place for place, ask in reversed(list(enumerate(asks)))}
     return tuple(sorted(rows, key=lambda row: (scenarios[row.scenario], configs[row.config], row.epoch)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,9 +33,10 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Check, Model, OnDelta, Trial
-from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.run_types import EARLY_STOPPING, RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.core.scores import Score
+from kestrel_lab.evals.execution.early_stopping import EarlyStopping, at_best, ended_early
 from kestrel_lab.evals.execution.prepare import PreparedSuite
 from kestrel_lab.evals.execution.workspaces import trial_workspace
 from kestrel_lab.evals.metrics import measure_run, own_metrics
@@ -174,7 +175,7 @@ async def run_trial(
 ) -> EvalRow:
     """Run the scenario, judge and measure the run; `attempt` counts those that broke before.
 
-    What goes wrong inside the run or a check is told in the row. Raises `UsageError` for what the caller
+    What goes wrong inside the run or a check is in the row. Raises `UsageError` for what the caller
     must change, and the store's errors.
     """
     scenario, config = ask.scenario, ask.config
@@ -197,6 +198,7 @@ async def run_trial(
             lab, scenario, config, ask.epoch, workspace.root, f"{ask.identity.key}/{attempt}"
         ) as models,
     ):
+        # The lab's bar for answers is no part of the suite; the checks judge.
         ports = replace(models.ports, abstain=None, sandbox=sandbox)
         if not config.learning:
             ports = replace(ports, memory=NoMemory())
@@ -208,6 +210,7 @@ async def run_trial(
             await store_seed_notes(ports.memory, scenario.notes, str(workspace.root))
 
         def begin(goal: str) -> Run:
+            watched = ready.suite.early_stopping and goal == scenario.goal
             return start(
                 lab,
                 goal,
@@ -218,7 +221,7 @@ async def run_trial(
                 approve=scenario.policy,
                 approver=None if environment is None else environment.approver,
                 containment=scenario.containment or lab.options["containment"],
-                instructions=ready.told(scenario, config),
+                instructions=ready.instructions_of(scenario, config),
                 config=config.name,
                 scenario=scenario.id,
                 plan=conversation_plan(turns, toolbox.names, user)
@@ -230,7 +233,7 @@ async def run_trial(
                     if user and name == user["model"]
                     else (models.grader if name in ready.graders else models.resolve)(name)
                 ),
-                ports=ports,
+                ports=replace(ports, early_stopping=EarlyStopping(lab.store, scenario)) if watched else ports,
                 output=scenario.output or None,
                 history=[turn.past for turn in scenario.history] if goal == scenario.goal else (),
                 **options,
@@ -275,7 +278,8 @@ async def run_trial(
         # A sub-agent, a verifier or a fallback may go on without an answer; what it did then is no replay.
         judged = replace(judged, outcome="error", reason=missing[0])
     own, unusable = own_metrics(records, ready.suite.metrics)
-    measured = _with_user(measure_run(records), asked_user) | own
+    measured = measure_run(records, None if run.ctx is None else run.ctx.state.meter)
+    measured = _with_user(measured, asked_user) | own
     if unusable:
         judged = replace(judged, outcome="error", reason="; ".join(filter(None, [judged.reason, *unusable])))
     return EvalRow(
@@ -308,8 +312,8 @@ def with_earlier_attempts(earlier: Sequence[EvalRow], row: EvalRow) -> EvalRow:
     """
     if not earlier:
         return row
-    told: Json = [{"reason": one.reason, "run": one.run, "metrics": dict(one.metrics)} for one in earlier]
-    return replace(row, result={**row.result, "attempts": told})
+    attempts: Json = [{"reason": one.reason, "run": one.run, "metrics": dict(one.metrics)} for one in earlier]
+    return replace(row, result={**row.result, "attempts": attempts})
 
 
 def _ignore_wait(_: object) -> None:
@@ -322,6 +326,7 @@ async def finish_run(run: Run) -> str:
         await run.wait()
     except (ApprovalRequired, RunError):
         return ""
+    # What the caller has to change, or an error of the log, ends the suite; any other error is this trial's.
     except KestrelError:
         raise
     except Exception as error:  # noqa: BLE001
@@ -362,14 +367,19 @@ def _keep_macros(lab: Services, place: Workspace) -> None:
 
 
 async def judge_run(run: Run, scenario: Scenario, trial: Trial) -> Judged:
-    """Return how a run that has ended is judged by its scenario's checks, and by how it ended."""
+    """Return how a run that has ended is judged by its scenario's checks, and by how it ended.
+
+    Of one that ended early only what cannot change any more is judged: no answer and no file, by no model.
+    """
     end = next(
         (record.event for record in reversed(trial.records) if isinstance(record.event, RunFinished)), None
     )
+    # Such a run has no answer that checks could judge.
     if end is not None and end.outcome in ("error", "cancelled"):
         return Judged(outcome="error", reason=end.reason or end.outcome)
+    early = ended_early(trial.records)
     try:
-        scores = await _scores(scenario.checks, trial)
+        scores = await _scores(map(at_best, scenario.checks) if early else scenario.checks, trial)
     except CheckError as error:
         return Judged(outcome="error", reason=str(error))
     if end is None:
@@ -379,6 +389,7 @@ async def judge_run(run: Run, scenario: Scenario, trial: Trial) -> Judged:
         )
     stored = [score_json(score) for score in scores]
     outcome, reason = outcome_of(trial.records, end, stored, scenario.at_least)
+    scores = tuple(score for score in scores if not (early and score.passed))
     return Judged(outcome=outcome, reason=reason, scores=scores, finish=end.finish)
 
 
@@ -390,22 +401,33 @@ def outcome_of(
 ) -> tuple[Outcome, str]:
     """Return the outcome of a run that came to an end, and why: by its end first, then by its stored scores.
 
-    All that have weight have to pass, or with `at_least` their mean value by weight has to reach it.
+    All that have weight have to pass, or with `at_least` their mean value by weight has to reach it. The
+    scores of a run that ended early are the best that it could still have got.
     """
     if hung := hung_endpoint(records, end):
         return "error", hung
-    if end.outcome in ("limit", "unmet"):
+    early = end.limit == EARLY_STOPPING
+    if end.outcome in ("limit", "unmet") and not early:
         return "fail", end.reason
+    outcome, reason = _by_scores(end, scores, at_least)
+    if early and outcome == "pass":
+        return "error", "its run ended early, and by the checks as they are now it may pass: run it again"
+    return outcome, f"ended early, it cannot pass; {reason}" if early else reason
+
+
+def _by_scores(
+    end: RunFinished, scores: Sequence[dict[str, Any]], at_least: float | None
+) -> tuple[Outcome, str]:
     failed = failed_scores(scores)
-    told = failed_text((str(score["check"]), str(score["reason"])) for score in failed)
+    failures = failed_text((str(score["check"]), str(score["reason"])) for score in failed)
     ending = end.reason if end.finish else ""
     if at_least is not None:
         score = mean_score(scores)
         if not score < at_least - 1e-9:  # 2 / 3 written as .67 is not meant; nothing with weight is a pass
             return "pass", ending
         ending = "; ".join(filter(None, (ending, f"score {score:.3g}, needed {at_least:g}")))
-        return "fail", "; ".join(filter(None, (ending, told)))
-    return ("fail" if failed else "pass"), "; ".join(filter(None, (ending, told)))
+        return "fail", "; ".join(filter(None, (ending, failures)))
+    return ("fail" if failed else "pass"), "; ".join(filter(None, (ending, failures)))
 
 
 def hung_endpoint(records: Sequence[Record], end: RunFinished) -> str:
@@ -448,7 +470,7 @@ def _cut_off(records: Sequence[Record]) -> ModelAnswered | None:
     return max(found, key=lambda answer: answer.seconds, default=None)
 
 
-async def _scores(checks: Sequence[Check], trial: Trial) -> tuple[Score, ...]:
+async def _scores(checks: Iterable[Check], trial: Trial) -> tuple[Score, ...]:
     scores = []
     for check in checks:
         with error_boundary(CheckError, f"the check {check.label!r}"):
@@ -477,6 +499,7 @@ def _result(
         "scores": [score_json(score) for score in judged.scores],
         "status": str(run.status),
         **({"finish": judged.finish} if judged.finish else {}),
+        **({"ended_early": True} if run.limit == EARLY_STOPPING else {}),
         "answer": head_tail(run.answer, ANSWER_KEPT)[0],
         "run": run.id,
         **({"unrecorded": [*missing]} if missing else {}),

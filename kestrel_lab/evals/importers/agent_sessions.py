@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line, shown_path
-from kestrel_lab.evals.importers.recording import (
+from kestrel_lab.evals.importers.imported_run import (
     UNREADABLE,
     Broken,
     ImportedCall,

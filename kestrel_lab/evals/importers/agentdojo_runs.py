@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, suite_name
-from kestrel_lab.evals.importers.recording import (
+from kestrel_lab.evals.importers.imported_run import (
     ImportedCall,
     ImportedMessage,
     Recording,

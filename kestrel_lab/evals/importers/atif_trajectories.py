@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from kestrel_lab.core.events.union import Record
 from kestrel_lab.core.sanitize import shown_path
-from kestrel_lab.evals.importers.imported_run import events_of
-from kestrel_lab.evals.importers.recording import (
+from kestrel_lab.evals.importers.imported_run import (
     UNREADABLE,
     Broken,
     ImportedCall,
@@ -25,6 +24,7 @@ from kestrel_lab.evals.importers.recording import (
     text_of,
     unreadable_record,
 )
+from kestrel_lab.evals.importers.recorded_events import events_of
 from kestrel_lab.telemetry.atif import difference, outcome_error, trajectory_of
 
 TRIAL: Final = "result.json"

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from kestrel_lab.evals.importers.message_shapes import plain_items, plain_message
-from kestrel_lab.evals.importers.recording import (
+from kestrel_lab.evals.importers.imported_run import (
     UNREADABLE,
     ImportedMessage,
     Recording,
@@ -20,6 +19,7 @@ from kestrel_lab.evals.importers.recording import (
     record_digest,
     text_of,
 )
+from kestrel_lab.evals.importers.message_shapes import plain_items, plain_message
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 _BLOCKS: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking")

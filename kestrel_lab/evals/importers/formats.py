@@ -43,14 +43,14 @@ from kestrel_lab.evals.importers.coding_agents.swe_agents import (
     mini_swe_agent_recording,
     swe_agent_recording,
 )
-from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
-from kestrel_lab.evals.importers.otel_traces import read_otel
-from kestrel_lab.evals.importers.recording import (
+from kestrel_lab.evals.importers.imported_run import (
     UNREADABLE,
     Broken,
     Records,
     unreadable_record,
 )
+from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
+from kestrel_lab.evals.importers.otel_traces import read_otel
 from kestrel_lab.evals.importers.tau_bench_runs import is_tau_bench, tau_bench_recording
 
 ENDINGS: Final = (".eval", ".json", ".jsonl", ".ndjson", ".traj")
@@ -196,7 +196,7 @@ FORMATS: Final[tuple[Format, ...]] = (
         read=_one(list_recording),
     ),
 )
-"""The first that fits is taken: the narrower forms stand before the wider ones."""
+"""The first that fits is taken: the narrower forms come before the wider ones."""
 TITLES: Final = tuple(dict.fromkeys(one.title for one in FORMATS))
 _NAMES: Final = ", ".join(title.partition(":")[0] for title in TITLES)
 _UNKNOWN: Final = f"of no known format; known are {_NAMES} (docs/howto/import.md)"

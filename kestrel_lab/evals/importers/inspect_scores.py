@@ -50,10 +50,10 @@ def main_verdict(scores: dict[str, Any]) -> tuple[float, str]:
     if len(verdicts) == 1:
         mark = mark_of(verdicts[0][1])
         return mark, "not scored" if math.isnan(mark) else ""
-    told = ", ".join(part.removeprefix(f"{name}.") for part, _ in parts)
+    each = ", ".join(part.removeprefix(f"{name}.") for part, _ in parts)
     return (
         math.nan,
-        f"not judged: the scorer {name} gives several scores ({told}), and no one of them alone is a verdict",
+        f"not judged: the scorer {name} gives several scores ({each}), and no one of them alone is a verdict",
     )
 
 

@@ -2,8 +2,8 @@
 request a line as collectors write it.
 
 Source: OpenTelemetry, Semantic conventions for generative AI (1.37 and later): `gen_ai.input.messages`,
-`gen_ai.output.messages`, `gen_ai.tool.call.*`. Instrumentations leave the messages out unless they are told
-to record content.
+`gen_ai.output.messages`, `gen_ai.tool.call.*`. Instrumentations leave the messages out unless they are set to
+record content.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.importers.agent_sessions import json_lines
-from kestrel_lab.evals.importers.recording import (
+from kestrel_lab.evals.importers.imported_run import (
     UNREADABLE,
     Broken,
     ImportedCall,
@@ -30,7 +30,7 @@ from kestrel_lab.evals.importers.recording import (
     require_time,
     unreadable_record,
 )
-from kestrel_lab.evals.importers.trace_exports import Span, phoenix_span, read_phoenix
+from kestrel_lab.evals.importers.trace_exports import TracedOperation, phoenix_span, read_phoenix
 
 _MODEL_CALLS: Final = ("chat", "text_completion", "generate_content")
 _INFERENCE: Final = "openinference.span.kind"
@@ -42,7 +42,7 @@ _NO_CONTENT: Final = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Span(Span):
+class _Span(TracedOperation):
     parent: str
     began: float
     ended: float
@@ -75,13 +75,7 @@ def read_otel(path: Path) -> Records:
     inferred = [span for span in spans if _INFERENCE in span.facts]
     if inferred:
         yield from read_phoenix(
-            (
-                (
-                    shown_path(path),
-                    phoenix_span(span.trace, span.id, span.began, span.ended, span.error, span.facts),
-                )
-                for span in inferred
-            ),
+            ((shown_path(path), phoenix_span(span, span.facts)) for span in inferred),
             str(path),
         )
         spans = [span for span in spans if _INFERENCE not in span.facts]
@@ -143,7 +137,7 @@ def _span(span: Mapping[str, Any]) -> _Span:
         error=str(status.get("message") or "failed")
         if status.get("code") in (2, "STATUS_CODE_ERROR")
         else "",
-        # Content stands on the span, or on an event of it.
+        # Content is on the span, or on an event of it.
         facts={
             one["key"]: _value(one["value"])
             for holder in (*span.get("events", ()), span)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kestrel_lab.evals.importers.chat_logs import chat_messages
-from kestrel_lab.evals.importers.recording import (
+from kestrel_lab.evals.importers.imported_run import (
     Recording,
     read_parts,
     record_digest,

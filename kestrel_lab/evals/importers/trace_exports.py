@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.importers.chat_logs import chat_messages
-from kestrel_lab.evals.importers.message_shapes import plain_message
-from kestrel_lab.evals.importers.recording import (
+from kestrel_lab.evals.importers.imported_run import (
     UNREADABLE,
     Broken,
     ImportedMessage,
@@ -25,6 +24,7 @@ from kestrel_lab.evals.importers.recording import (
     seconds_of,
     unreadable_record,
 )
+from kestrel_lab.evals.importers.message_shapes import plain_message
 
 _NO_MESSAGES: Final = "its spans have no messages: export inputs and outputs too"
 _HOLDERS: Final = ("messages", "input", "output", "choices", "generations", "message", "response", "prompts")
@@ -32,8 +32,8 @@ _HOLDERS: Final = ("messages", "input", "output", "choices", "generations", "mes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
-    """A span of a trace."""
+class TracedOperation:
+    """What spans of all formats have; times are in seconds, `None` where they are not recorded."""
 
     trace: str
     id: str
@@ -43,7 +43,7 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Span(Span):
+class _Span(TracedOperation):
     """A call of a model or of a tool, as messages of a chat."""
 
     tool: str = ""
@@ -481,14 +481,15 @@ def read_langsmith_page(value: dict[str, Any], source: str) -> Records:
 read_phoenix: Final = partial(read_spans, "phoenix", _phoenix)
 
 
-def phoenix_span(trace: str, known: str, began: float, ended: float, error: str, attributes: Any) -> Any:
-    """Return a span of OpenTelemetry with attributes of OpenInference as Phoenix has it; times in seconds."""
+def phoenix_span(span: TracedOperation, attributes: Any) -> Any:
+    """Return a span of OpenTelemetry with attributes of OpenInference as Phoenix has it."""
     return {
-        "context": {"trace_id": trace, "span_id": known},
-        "start_time": 1000 * began,
-        "end_time": 1000 * ended,
-        "status_code": "ERROR" if error else "OK",
-        "status_message": error,
+        "context": {"trace_id": span.trace, "span_id": span.id},
+        # Phoenix counts in milliseconds.
+        "start_time": 1000 * (span.began or 0.0),
+        "end_time": 1000 * (span.ended or 0.0),
+        "status_code": "ERROR" if span.error else "OK",
+        "status_message": span.error,
         "attributes": attributes,
     }
 

@@ -16,22 +16,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.checks.llm_judge import hash_rubric
 from kestrel_lab.core.events.union import TrialJudged
-from kestrel_lab.core.protocols import Model
 from kestrel_lab.evals.labels.agreement import cohen_kappa, raw_agreement
-from kestrel_lab.evals.labels.label_queue import suite_rubric
 from kestrel_lab.evals.labels.label_report import agreement_rows, measures_of
 from kestrel_lab.evals.labels.stored_labels import (
     TrialLabel,
     combine_labels,
     current_rubric,
-    labels_of,
     stored_labels,
 )
-from kestrel_lab.evals.labels.verdicts import JudgeVersion, Verdicts, judge_trials, stored_verdicts
+from kestrel_lab.evals.labels.verdicts import JudgeVersion, Verdicts, stored_verdicts
 from kestrel_lab.evals.stats.distributions import t_quantile
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.suite import Suite
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.formatting import format_count
@@ -202,33 +198,6 @@ def judge_report(
     )
 
 
-async def ask_and_measure(
-    store: SessionStore,
-    suite: Suite,
-    rows: Sequence[EvalRow],
-    graders: Sequence[Model],
-    *,
-    rubric: str,
-    labelled: bool,
-    **how: Any,
-) -> JudgeReport:
-    """Ask judges about trials of a suite and measure them: see `stored.judgements`."""
-    notes = list[str]()
-    text = rubric or current_rubric(store, suite.name) or suite_rubric(suite)
-    if graders:
-        wanted = labels_of(store, suite.name) if labelled else {row.run for row in rows}
-        done = await judge_trials(
-            store, suite.name, [row for row in rows if row.run in wanted], graders, text, **how
-        )
-        notes = [f"{format_count(done.asked, 'verdict')} asked for, {done.there} in the log"]
-        if done.refused:
-            run, why = next(iter(done.refused.items()))
-            notes.append(
-                f"no verdict on {format_count(len(done.refused), 'trial')}, run {run} for one: {why}"
-            )
-    return judge_report(store, suite.name, rows, notes=notes)
-
-
 def measure_judge(
     version: JudgeVersion, verdicts: Verdicts, labels: Mapping[str, TrialLabel], rows: Mapping[str, EvalRow]
 ) -> JudgeMeasures:
@@ -236,6 +205,7 @@ def measure_judge(
     judged = [run for run in labels if run in verdicts and run in rows]
     said = {run: float(verdicts[run][0].value) for run in judged}
     met = {run: labels[run].value for run in judged}
+    # Trials that were likelier to be drawn stand for fewer others (Horvitz and Thompson).
     weight = {run: 1 / labels[run].probability for run in judged}
     cluster = {run: rows[run].scenario for run in rows}
 
@@ -305,6 +275,7 @@ def weighted_mean(
     """
     if not values:
         return NOTHING
+    # Weights are quotients of floats: those of one draw differ by rounding only.
     if share and max(weights) - min(weights) < 1e-12 and set(values) <= {0.0, 1.0}:
         return proportion_interval(values, clusters)
     mean, parts = _linear(values, weights)
@@ -327,6 +298,7 @@ def difference(
     """Return how much larger the weighted mean is inside a group than outside, cluster-robust; nothing where
     a side has fewer than two.
     """
+    # One value shows no spread.
     if min(sum(inside), len(inside) - sum(inside)) < 2:
         return NOTHING
     places = range(len(values))

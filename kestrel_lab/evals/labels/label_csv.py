@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,12 @@ COLUMNS: Final = (
     *("probability", "drawn", "seed", "frame", "repeat", "at"),
 )
 _SKIP: Final = "skip"
+_LATEST: Final = 253402300800.0
+"""Seconds since 1970 at the end of the year 9999, behind which Python has no dates."""
+_FORMULA: Final = re.compile(r"[=+\-@\t\r']")
+"""How a cell begins that a spreadsheet would compute (OWASP, CSV injection), or that is marked as text: it
+gets the mark for text, `'`, in front.
+"""
 _NAMED: Final = 8
 """Rows that an error names."""
 _Row = tuple[str, TrialLabelled, float | None]
@@ -37,7 +44,7 @@ def labels_csv(store: SessionStore, suite: str) -> str:
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COLUMNS)
-    table.writerows(_cells(label) for label in labels)
+    table.writerows(map(_harmless, _cells(label)) for label in labels)
     return text.getvalue()
 
 
@@ -106,6 +113,14 @@ def _cells(label: Label) -> list[str]:
     ]
 
 
+def _harmless(cell: str) -> str:
+    return f"'{cell}" if _FORMULA.match(cell) else cell
+
+
+def _meant(cell: str) -> str:
+    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell, 1) else cell
+
+
 def _value(said: TrialLabelled) -> str:
     return _SKIP if said.value is None else str(said.value)
 
@@ -137,7 +152,10 @@ def _read(path: Path, suite: str) -> dict[int, _Row]:
     return found
 
 
-def _parsed(cells: Mapping[str, str], suite: str) -> _Row:
+def _parsed(read: Mapping[str, str], suite: str) -> _Row:
+    if None in read or None in read.values():
+        raise ValueError("it has more or fewer cells than there are headings")
+    cells = {name: _meant(cell) for name, cell in read.items()}
     values = {"1": 1, "0": 0, _SKIP: None}
     if cells["value"].strip() not in values:
         raise ValueError(f"value is 1, 0 or {_SKIP}, not {cells['value']!r}")
@@ -159,7 +177,10 @@ def _parsed(cells: Mapping[str, str], suite: str) -> _Row:
     )
     if (given := cells.get("rubric_hash")) and given != said.rubric_hash:
         raise ValueError(f"the hash {given} is not that of the rubric beside it, {said.rubric_hash}")
-    return cells["run"], said, float(cells["at"]) if cells.get("at") else None
+    at = float(cells["at"]) if cells.get("at") else None
+    if at is not None and not 0 <= at < _LATEST:
+        raise ValueError(f"at is a time in seconds since 1970, not {cells['at']!r}")
+    return cells["run"], said, at
 
 
 def _refuse(path: Path, problems: list[str]) -> None:

@@ -8,8 +8,8 @@ agent did; not the configuration, the model, the outcome, what a judge says, or 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import Final
 
 from kestrel_lab.checks.composition import each_check
 from kestrel_lab.checks.llm_judge import ModelGraded, hash_rubric
@@ -36,14 +36,13 @@ from kestrel_lab.evals.labels.stored_labels import (
     undo_label,
 )
 from kestrel_lab.evals.labels.verdicts import stored_verdicts, unsure_of
+from kestrel_lab.evals.options import LabelOptions
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.user import user_name
 from kestrel_lab.views.formatting import format_count
 
-LABELLED: Final = 50
-"""Trials that are drawn where no number is given."""
 RUBRIC: Final = "The answer does what the goal asks for, and what it says is true."
 """The rubric of a suite that has none."""
 _TEXT: Final = 20_000
@@ -87,29 +86,26 @@ class Labelling:
         store: SessionStore,
         suite: Suite,
         rows: Sequence[EvalRow],
+        how: LabelOptions,
         *,
-        who: str,
-        number: int = LABELLED,
-        seed: int = 0,
-        rubric: str = "",
         unsure: Mapping[str, float] | None = None,
     ) -> None:
-        """Draw `number` of the trials `rows`, with probabilities by how `unsure` a judge is, where given.
+        """Draw some of the trials `rows`, with probabilities by how `unsure` a judge is, where given.
 
-        Trials that broke are left out, and those whose runs are not in this log. A `rubric` other than the
+        Trials that broke are left out, and those whose runs are not in this log. A rubric other than the
         current one makes a new version. Raises `UsageError` where no trial is left, and for a person without
         a name.
         """
-        if not who.strip():
+        if not how.who.strip():
             raise UsageError("labels need the name of the person who gives them: who=, or --who")
         runs = _runs_in_log(store, rows)
-        self.store, self.suite, self.who, self.seed = store, suite, who.strip(), seed
-        self.number = min(number, len(runs))
+        self.store, self.suite, self.who, self.seed = store, suite, how.who.strip(), how.seed
+        self.number = min(how.number, len(runs))
         self._frame = content_key("frame/1", sorted(runs))[:12]
         self._scenario = {row.run: row.scenario for row in rows}
         self._checks = {one.id: tuple(map(check_words, one.checks)) for one in suite.scenarios}
-        self._drawn = with_repeats(draw_trials(runs, number, seed=seed, unsure=unsure), seed)
-        self._rubric = rubric.strip()
+        self._drawn = with_repeats(draw_trials(runs, how.number, seed=how.seed, unsure=unsure), how.seed)
+        self._rubric = how.rubric.strip()
         if self._rubric and current_rubric(store, suite.name) not in ("", self._rubric):
             self.edit_rubric(self._rubric)
 
@@ -181,6 +177,7 @@ class Labelling:
     def progress(self) -> tuple[int, int]:
         """Return how many of how many labels are given; trials that come back count."""
         mine = {(label.run, label.said.repeat): label.said.value for label in self.labels()}
+        # A skipped trial does not come back, so it is not counted twice.
         dropped = sum(
             one.repeat and (one.run, True) not in mine and mine.get((one.run, False), 1) is None
             for one in self._drawn
@@ -220,10 +217,9 @@ def begin_labelling(
     store: SessionStore,
     suite: Suite,
     rows: Sequence[EvalRow],
+    how: LabelOptions,
     *,
-    who: str = "",
     active: bool | None = None,
-    **how: Any,
 ) -> Labelling:
     """Begin to label trials of a suite, likelier ones where judges are unsure: see `stored.judgements`."""
     verdicts = stored_verdicts(store, suite.name, rows)
@@ -233,7 +229,7 @@ def begin_labelling(
             "--model NAME), or draw with equal probabilities"
         )
     unsure = unsure_of(verdicts) if verdicts and active is not False else None
-    return Labelling(store, suite, rows, who=who or user_name(), unsure=unsure, **how)
+    return Labelling(store, suite, rows, replace(how, who=how.who or user_name()), unsure=unsure)
 
 
 def check_words(check: object) -> str:
@@ -248,6 +244,7 @@ def suite_rubric(suite: Suite) -> str:
     rubrics = {
         c.rubric for one in suite.scenarios for c in each_check(one.checks) if isinstance(c, ModelGraded)
     }
+    # Checks with several rubrics have no one by which a whole answer could be labelled.
     return rubrics.pop() if len(rubrics) == 1 else RUBRIC
 
 

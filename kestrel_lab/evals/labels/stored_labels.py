@@ -1,7 +1,7 @@
 """Stored labels: what people said of the trials of a suite, as events of the trials' runs.
 
 A label carries the rubric it was given by. The rubric may be edited while trials are labelled: that makes
-another version, told apart by the hash of its text, and labels of two versions are never counted together.
+another version, known by the hash of its text, and labels of two versions are never counted together.
 """
 
 from __future__ import annotations

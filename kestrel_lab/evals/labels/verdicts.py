@@ -18,6 +18,7 @@ from kestrel_lab.core.events.union import RunFinished, RunStarted, TrialJudged
 from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.labels.stored_labels import said_of_suite
+from kestrel_lab.evals.options import JudgeOptions
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.formatting import format_count
@@ -74,7 +75,7 @@ def stored_verdicts(
         version = version_of(said)
         mine = found.pop(version, {})
         given = mine.setdefault(run, [])
-        # The first verdict of a round stands; a check may have been the same judge as one that was asked.
+        # The first verdict of a round counts; a check may have been the same judge as one that was asked.
         if all((one.round, one.swapped) != (said.round, said.swapped) for one in given):
             given.append(said)
         found[version] = mine
@@ -111,29 +112,27 @@ async def judge_trials(
     suite: str,
     rows: Sequence[EvalRow],
     graders: Sequence[Model],
-    rubric: str,
+    how: JudgeOptions,
     *,
-    rounds: int = 1,
-    swap: bool = False,
     at_least: float = 0.5,
     reporter: Reporter | None = None,
 ) -> JudgedTrials:
-    """Ask each judge about each trial that did not break, `rounds` times, and once more in the reverse order
-    with `swap`; each verdict is stored as it comes.
+    """Ask each judge about each trial that did not break, as often as `how` says, and store each verdict as
+    it comes.
 
     What is in the log is not asked for again. A judge that gives no score that can be read loses that verdict
     and no other: `refused` says why. Raises `CheckError` where a judge gives none at all, after the others
     were asked, and `UsageError` for fewer rounds than one, no trials, and no judge.
     """
-    if rounds < 1:
-        raise UsageError(f"a judge is asked once at least, not {rounds} times")
+    if how.rounds < 1:
+        raise UsageError(f"a judge is asked once at least, not {how.rounds} times")
     if not graders:
         raise UsageError("name the judge: model=, or --model")
     usable = [row for row in rows if row.outcome != "error"]
     if not usable:
         raise UsageError(f"no trial of suite {suite!r} can be judged: run it first (kestrel eval run)")
-    work = _Work(store, suite, clean_rubric(rubric), at_least, stored_verdicts(store, suite, rows))
-    turns = [*((number, False) for number in range(rounds)), *([(0, True)] if swap else [])]
+    work = _Work(store, suite, clean_rubric(how.rubric), at_least, stored_verdicts(store, suite, rows))
+    turns = [*((number, False) for number in range(how.rounds)), *([(0, True)] if how.swap else [])]
     calls = [(grader, row, turn) for grader in graders for turn in turns for row in usable]
     gate = asyncio.Semaphore(_AT_ONCE)
 

@@ -16,6 +16,7 @@ from kestrel_lab.core.sanitize import escape_surrogates, sanitize_text, shown_fo
 from kestrel_lab.evals.reports.markdown import code_span
 from kestrel_lab.language.numbers import number_origins
 from kestrel_lab.runtime.recomputation import CodeCall, Turn, needed_names, turns_of
+from kestrel_lab.runtime.run_report import newest_blame
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT
 
@@ -64,7 +65,7 @@ def notebook_of(lab: Services, run_id: str) -> RunNotebook:
     """Return the notebook of the conversation that a run ends; see `Evaluations.notebook_from`.
 
     Each call of `run_python` or `run_cell` that had its effect is a code cell, with the recorded output.
-    Goals and answers are text of others and stand in blocks of code, where no markup, link or formula of
+    Goals and answers are text of others and are in blocks of code, where no markup, link or formula of
     theirs is rendered.
     """
     from nbformat.v4 import new_notebook
@@ -76,17 +77,31 @@ def notebook_of(lab: Services, run_id: str) -> RunNotebook:
     cells.markdown(_note(run_id, turns, needs))
     before, numbered = "", list[tuple[int, CodeCall]]()
     for turn in turns:
+        blamed = _blamed(lab, turn.run)
         cells.markdown(f"## Question\n\n{_as_text(turn.goal)}", run=turn.run)
         for call in turn.calls:
             if before not in ("", call.kernel):
                 cells.new_kernel(call.live)
             before = call.kernel
+            if said := blamed.get(call.call):
+                cells.markdown(f"▶ **Decisive step.** {_as_text(said)}", blame=call.call)
             numbered.append((cells.code(call), call))
         if turn.answer:
             cells.answer(turn, numbered)
     spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     content: Any = new_notebook(cells=cells.made, metadata={"kernelspec": spec, OWNER: {"run": run_id}})  # type: ignore[no-untyped-call,unused-ignore]
     return RunNotebook(run=run_id, turns=tuple(turns), needs=tuple(needs), content=content)
+
+
+def _blamed(lab: Services, run: str) -> dict[str, str]:
+    """Return what a blame of the run says, by the calls that it names."""
+    blame = newest_blame(lab.store, run)
+    return {
+        str(call): str(found.get("text", ""))
+        for found in ([] if blame is None else blame.findings)
+        if isinstance(calls := found.get("calls"), list)
+        for call in calls
+    }
 
 
 class _Cells:

@@ -31,7 +31,7 @@ STARTUP_TIMEOUT_S: Final = 60
 _SOCKET_PATH_BYTES: Final = 103
 """The longest path of a Unix socket on macOS; Linux takes 107."""
 _LAST_WORDS: Final = 400
-"""Characters that are told of what a kernel that died wrote to its terminal."""
+"""Characters that an error shows of what a dead kernel wrote to its terminal."""
 _SKIP: Final = "skip-execution"
 """The tag of cells that nbclient leaves alone."""
 _HEADINGS: Final = ("cell", "outcome", "seconds", "error")
@@ -157,7 +157,7 @@ async def run_notebook(
         parameters: JSON values by name, assigned in a cell behind the one tagged `parameters`.
         timeout: Seconds that one cell may take before its kernel is ended.
         cwd: Folder that the kernel works in; the current one by default.
-        reporter: Told of each cell.
+        reporter: Called after each cell.
 
     Nobody is asked anything: a cell that reads from the keyboard fails, and a risky call of an agent ends its
     cell with `ApprovalRequired`. Raises `UsageError` for what is not a notebook, and for parameters it does
@@ -273,6 +273,7 @@ class _Execution:
             self.task.cancel()
 
         loop = asyncio.get_running_loop()
+        # nbclient sets its handlers before this: ours take their place.
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
                 loop.add_signal_handler(number, stop)
@@ -309,6 +310,7 @@ class _Execution:
         if number not in self.begun:
             return CellRun(number=number, source=source, outcome="not run")
         seconds = self.ended.get(number, time.perf_counter()) - self.begun[number]
+        # Only the cell that began last can have failed: no cell runs after it.
         if failure is None or number != max(self.begun):
             return CellRun(number=number, source=source, outcome="ok", seconds=seconds)
         outcome, error, message, traceback = "error", type(failure).__name__, str(failure), ""
@@ -319,8 +321,15 @@ class _Execution:
             message = f"took longer than the {math.ceil(self.timeout)} s that a cell may take (--timeout)"
         elif isinstance(failure, DeadKernelError):
             message = self._with_last_words(message)
-        told = {"error": error, "message": message, "traceback": sanitize_text(traceback)}
-        return CellRun(number=number, source=source, outcome=outcome, seconds=seconds, **told)
+        return CellRun(
+            number=number,
+            source=source,
+            outcome=outcome,
+            seconds=seconds,
+            error=error,
+            message=message,
+            traceback=sanitize_text(traceback),
+        )
 
     def _write(self) -> None:
         import nbformat

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import head_tail, one_line
@@ -69,7 +69,7 @@ class AlignedRuns(PartsView):
         return unit_frame(
             [
                 {"same": row.same, "first": place == first}
-                | {run.run: _line(step) for run, step in zip(self.runs, row.steps, strict=True)}
+                | {run.run: line for run, line in zip(self.runs, _lines(row), strict=True)}
                 for place, row in enumerate(self.alignment.rows)
             ]
         )
@@ -82,7 +82,7 @@ class AlignedRuns(PartsView):
         if start:
             yield f"… {format_count(start, 'step')} before, the same in all"
         cells = [
-            ("▸ first difference" if place == first else _mark(row), *map(_line, row.steps))
+            ("▸ first difference" if place == first else _mark(row), *_lines(row))
             for place, row in enumerate(rows[start : start + _BEFORE + _SHOWN], start)
         ]
         if cells:
@@ -97,7 +97,7 @@ class AlignedRuns(PartsView):
         first = self.alignment.first
         split = len(self.alignment.rows) if first is None else first
         heads = [
-            {"run": run.run, "told": _ended(run, trial)}
+            {"run": run.run, "ended": _ended(run, trial)}
             for run, trial in zip(self.runs, self.trials, strict=True)
         ]
         macros = template_macros(
@@ -149,9 +149,14 @@ def _words(step: Slot) -> str:
     return f"calls {one_line(step.title, 80)}" if step.kind == "call" else f"says “{one_line(step.text, 60)}”"
 
 
-def _line(step: Slot) -> Any:
-    if step is None:
-        return "–"
-    if step.kind == "call":
-        return f"{one_line(step.title, 40)} → {'✗ ' if step.error else ''}{one_line(step.text, 24)}"
-    return step.title
+def _lines(row: AlignedRow) -> list[str]:
+    """Return the steps of a row, a line each; arguments that differ are not cut where they are the same."""
+    title = 40 if row.same == "same" else 160
+    return [
+        "–"
+        if step is None
+        else f"{one_line(step.title, title)} → {'✗ ' if step.error else ''}{one_line(step.text, 24)}"
+        if step.kind == "call"
+        else step.title
+        for step in row.steps
+    ]

@@ -234,7 +234,10 @@ Asked = tuple[Gate, str, list[dict[str, Any]]]
 
 def gate_trials(suite: Suite, rows: Iterable[EvalRow]) -> list[Asked]:
     """Return each gate of the suite with each configuration that it applies to and the trials it is of."""
-    records = [trial_record(row, suite.count_errors) | {"judged": is_judged(row)} for row in rows]
+    records = [
+        trial_record(row, suite.count_errors) | {"judged": is_judged(row), "early": row.ended_early}
+        for row in rows
+    ]
     names = [config.name for config in suite.configs]
     return [
         (gate, name, [r for r in records if r["config"] == name and gate.covers(name, r["family"])])
@@ -276,9 +279,9 @@ def missed_recordings(rows: Sequence[EvalRow]) -> str:
     """Return which scenarios asked for what was not recorded, and what is different about it; the first few
     of them.
     """
-    told = [f"scenario {row.scenario}, epoch {row.epoch}: {row.unrecorded[0]}" for row in rows[:_MISSES]]
+    lines = [f"scenario {row.scenario}, epoch {row.epoch}: {row.unrecorded[0]}" for row in rows[:_MISSES]]
     return "; ".join(
-        [*told, *([f"and {format_count(len(rows) - _MISSES, 'more trial')}"] if len(rows) > _MISSES else [])]
+        [*lines, *([f"and {format_count(len(rows) - _MISSES, 'more trial')}"] if len(rows) > _MISSES else [])]
     )
 
 
@@ -391,6 +394,10 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]], alpha: flo
     if not made.interval.n:
         scan = ": kestrel eval scan SUITE" if gate.metric.startswith(FOUND) else ""
         return replace(made, why=f"no trial says anything of {gate.metric}{scan}")
+    if gate.metric != SUCCESS and (early := sum(record["early"] for record in ran)):
+        count = format_count(early, "trial")
+        why = f"{count} ended early, so {gate.metric} is not that of whole trials: leave early stopping out"
+        return replace(made, verdict="inconclusive", why=why)
     verdict = _judge(gate, made.interval)
     why = f"{broke} of {format_count(len(records), 'trial')} broke" if broke else ""
     if broke and gate.metric == SUCCESS:
@@ -402,9 +409,11 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]], alpha: flo
         ):
             turned = f"no verdict ({verdict}): {why}, which could turn it over: {_first_reason(records)}"
             return replace(made, why=turned)
-    if gate.metric == SUCCESS and (told := _by_labels(records, alpha))[1]:
+    if gate.metric == SUCCESS and (labelled := _by_labels(records, alpha))[1]:
         return replace(
-            made, verdict=verdict if told[0] else "inconclusive", why="; ".join(filter(None, [why, told[1]]))
+            made,
+            verdict=verdict if labelled[0] else "inconclusive",
+            why="; ".join(filter(None, [why, labelled[1]])),
         )
     if verdict == "inconclusive":
         epochs = Counter(record["scenario"] for record in records)

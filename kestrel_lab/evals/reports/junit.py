@@ -166,24 +166,24 @@ def _scenario_case(suite: Suite, scenario: str, records: Sequence[dict[str, Any]
     if any(record["unpriced_calls"] > 0 for record in records):
         cost = cast("float", properties["cost_estimate"])
         properties["cost_estimate"] = format_lower_bound(f"{cost:.6g}" if cost else "")
-    told = Case(
+    case = Case(
         name=scenario,
         seconds=math.fsum(r["wall_time"] for r in records if not math.isnan(r["wall_time"])),
         properties=properties,
     )
     if not counted or (broke and suite.count_errors == "fail"):
         return _not_passed(
-            told, "error", f"{len(broke)} of {format_count(len(records), 'trial')} broke", broke
+            case, "error", f"{len(broke)} of {format_count(len(records), 'trial')} broke", broke
         )
     if passed / len(counted) < needed:
         failed = [record for record in records if record["outcome"] != "pass"]
         return _not_passed(
-            told,
+            case,
             "failure",
             f"{passed} of {format_count(len(counted), 'trial')} passed, needed {100 * needed:.3g} %",
             failed,
         )
-    return told
+    return case
 
 
 def _not_passed(case: Case, outcome: Any, message: str, records: Sequence[dict[str, Any]]) -> Case:

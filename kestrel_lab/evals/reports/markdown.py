@@ -1,7 +1,7 @@
 """Markdown for a pull request's comment, in which foreign text stays text: rates with intervals, gates,
 flips, trials that did not pass.
 
-Foreign text stands in code spans: there GitHub and its like render no HTML, image or link and notify nobody.
+Foreign text is in code spans: there GitHub and its like render no HTML, image or link and notify nobody.
 What could end a span or a table's cell is replaced by a character that looks alike.
 """
 
@@ -97,7 +97,7 @@ def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | N
                 f"{format_count(len(rows), 'trial')} of {format_count(len(suite.scenarios), 'scenario')}",
                 report,
             ),
-            " ".join(f"**{told}**" for told in not_real(summaries, code_span)),
+            " ".join(f"**{note}**" for note in not_real(summaries, code_span)),
             gates.markdown().rstrip("\n") if gates else "",
             markdown_table(headings, cells),
             *_not_passed(rows, report),

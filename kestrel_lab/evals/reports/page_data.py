@@ -213,12 +213,12 @@ class _Said:
 
 def _interval(mean: float, low: float, high: float, n: int) -> dict[str, Json]:
     """Return a rate as the page takes it, in numbers and in words; of few trials without an interval."""
-    told = n >= FEWEST and not math.isnan(low)
+    enough = n >= FEWEST and not math.isnan(low)
     return {
         "mean": None if math.isnan(mean) else round(mean, 6),
-        "low": round(low, 6) if told else None,
-        "high": round(high, 6) if told else None,
-        "text": format_percent(mean, low if told else math.nan, high),
+        "low": round(low, 6) if enough else None,
+        "high": round(high, 6) if enough else None,
+        "text": format_percent(mean, low if enough else math.nan, high),
     }
 
 
@@ -319,20 +319,20 @@ def _row(row: Row) -> dict[str, Json] | None:
     """Return a row of a transcript without what is empty; `None` for one that says nothing."""
     match row:
         case TextRow():
-            told = {"thinking": row.thinking, "text": row.text, "note": row.note}
+            texts = {"thinking": row.thinking, "text": row.text, "note": row.note}
             shown: dict[str, Json] = {"k": "answer" if row.role == "answer" else "text", "state": row.state}
         case CallRow():
-            told = {"text": row.summary, "result": row.result, "diff": row.diff, "note": row.note}
+            texts = {"text": row.summary, "result": row.result, "diff": row.diff, "note": row.note}
             args: Json = [[name, head_tail(text, TEXT_CHARS)[0]] for name, text in row.args]
             shown = {"k": "call", "state": row.state, "tool": row.tool, "took": row.took, "args": args}
         case NoticeRow():
-            told = {"text": "\n".join([row.text, *row.items])}
+            texts = {"text": "\n".join([row.text, *row.items])}
             shown = {"k": "notice", "state": row.level}
         case _:
-            told, shown = {"text": f"Stage {row.stage}"}, {"k": "notice", "state": row.state}
+            texts, shown = {"text": f"Stage {row.stage}"}, {"k": "notice", "state": row.state}
     if shown["k"] == "answer":
-        shown |= _marked_up(head_tail(told["text"], TEXT_CHARS)[0])
-    kept = {name: head_tail(text, TEXT_CHARS)[0] for name, text in told.items() if text}
+        shown |= _marked_up(head_tail(texts["text"], TEXT_CHARS)[0])
+    kept = {name: head_tail(text, TEXT_CHARS)[0] for name, text in texts.items() if text}
     return {**shown, **kept} if kept or row.kind == "call" else None
 
 

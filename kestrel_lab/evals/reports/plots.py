@@ -41,7 +41,7 @@ def configs_figure(summaries: Sequence[dict[str, Any]], title: str = "") -> Figu
 
     What no other configuration beats in both is filled and joined by a line. Configurations whose cost or
     time is not known are left out of that plot, which says how many; a plot that would be empty, or show that
-    nothing was to be paid, is left out. Where names are long or many, their numbers stand beside the points.
+    nothing was to be paid, is left out. Where names are long or many, their numbers are beside the points.
     """
     names = [label_kind(s["config"], s["model_kind"]) for s in summaries]
     priced = [s for s in summaries if s["cost_known"] and not math.isnan(s["cost_estimate"])]
@@ -123,7 +123,7 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "f
     named = all(str(record["family"]) == record["config"] for record in records)
     apart = (
         1 if named else len(configs)
-    )  # a row with one configuration needs no legend, and its point stands in the middle
+    )  # a row with one configuration needs no legend, and its point is in the middle
     figure = shown_figure()(
         figsize=(8, 1.6 + len(families) * max(0.45, 0.2 * apart) + (0 if named else 0.3 * len(configs))),
         layout="constrained",
@@ -287,8 +287,8 @@ def gates_figure(looks: Sequence[tuple[int, Sequence[Decision]]]) -> Figure:
     last = looks[-1][1]
     figure = shown_figure()(figsize=(7.5, 1.2 + 2.1 * len(last)), layout="constrained")
     for place, axes in enumerate(figure.subplots(len(last), 1, squeeze=False, sharex=True)[:, 0]):
-        told = [(trials, decided[place]) for trials, decided in looks if place < len(decided)]
-        for trials, one in told:
+        decisions = [(trials, decided[place]) for trials, decided in looks if place < len(decided)]
+        for trials, one in decisions:
             known = one.interval.times(100 if is_share(one.metric) else 1)
             _bars(axes, [trials], [known], upright=True, fmt="o", capsize=4, color=_GATE_COLOURS[one.verdict])
         one = last[place]

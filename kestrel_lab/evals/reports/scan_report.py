@@ -140,11 +140,11 @@ class ScanReport(PartsView):
                 if scan is None:
                     continue
                 trial = {what: getattr(row, what) for what in _TRIAL}
-                told = {"scanner": name, **trial, "version": scan.version}
+                common = {"scanner": name, **trial, "version": scan.version}
                 if scan.failed:
-                    yield told | {"text": scan.failed, "value": None, "events": []}
+                    yield common | {"text": scan.failed, "value": None, "events": []}
                 for one in scan.findings:
-                    yield told | {what: one[what] for what in _FOUND}
+                    yield common | {what: one[what] for what in _FOUND}
 
     def _rates(self) -> list[dict[str, Any]]:
         configs = dict.fromkeys((row.config, row.model_kind) for row in self.rows)
@@ -160,27 +160,29 @@ class ScanReport(PartsView):
         return found
 
     def _rate(self, name: str, scans: Sequence[tuple[EvalRow, Scan]]) -> dict[str, Any]:
-        told = [(row, scan.found) for row, scan in scans if scan.found is not None]
-        weights = [float(row.result["weight"]) for row, _ in told]
-        rate = proportion_interval([value for _, value in told], [row.scenario for row, _ in told], weights)
+        finished = [(row, scan.found) for row, scan in scans if scan.found is not None]
+        weights = [float(row.result["weight"]) for row, _ in finished]
+        rate = proportion_interval(
+            [value for _, value in finished], [row.scenario for row, _ in finished], weights
+        )
         labels = self.labels.get(name, {})
         judged = sample_of(
             [
                 (row.scenario, weight, value, label.value, label.probability)
                 if (label := labels.get(row.run)) is not None
                 else (row.scenario, weight, value, None, None)
-                for (row, value), weight in zip(told, weights, strict=True)
+                for (row, value), weight in zip(finished, weights, strict=True)
             ]
         )
-        hits = [row for row, value in told if value]
+        hits = [row for row, value in finished if value]
         return {
             "found": rate.mean,
             "low": rate.low,
             "high": rate.high,
             "hits": len(hits),
             "passed": sum(row.outcome == "pass" for row in hits),
-            "runs": len(told),
-            "failed": len(scans) - len(told),
+            "runs": len(finished),
+            "failed": len(scans) - len(finished),
             **corrected_columns(judged),
         }
 

@@ -155,7 +155,7 @@ def page_html(index: dict[str, Any], blocks: Iterable[str]) -> str:
 
 
 def packed_json(value: Json) -> str:
-    """Return JSON, compressed, as base64: text that cannot end the element that it stands in."""
+    """Return JSON, compressed, as base64: text that cannot end the element that it is in."""
     # Without a time in it, so that equal results give equal pages.
     return base64.b64encode(gzip.compress(dumps(value).encode(), 6, mtime=0)).decode()
 

@@ -20,23 +20,6 @@ _REPEATS: Final = 3
 
 
 @scanner
-def loop(run: Transcript) -> Iterator[Finding]:
-    """The same call with the same arguments and the same answer, in three turns or more, to no end."""
-    groups: dict[tuple[str, str, str], list[TranscriptStep]] = {}
-    last: dict[tuple[str, str], str] = {}
-    for call in run.calls:
-        asked = call.tool, readable(dict(call.args))
-        groups.setdefault((*asked, call.text), []).append(call)
-        last[asked] = call.text
-    for (tool, args, text), calls in groups.items():
-        turns = len({call.turn for call in calls})
-        # Where another answer came at last, the agent waited for it.
-        if turns >= _REPEATS and last[tool, args] == text:
-            said = f"{tool} was called {turns} times with the same arguments and answered the same each time"
-            yield finding(f"{said}: {one_line(text, 120)}", *calls, value=turns)
-
-
-@scanner
 def no_answer(run: Transcript) -> Iterator[Finding]:
     """The run ended without an answer: the agent stopped, or was stopped, in the middle."""
     if run.end is None or run.end.answer.strip():
@@ -71,6 +54,27 @@ def _opening(run: Transcript) -> str:
 
 def _answered(run: Transcript) -> list[TranscriptStep]:
     return [step for step in run.steps if step.kind == "answer"][-1:]
+
+
+@scanner
+def loop(run: Transcript) -> Iterator[Finding]:
+    """The same call with the same arguments and the same answer, in three turns or more, until the run ended
+    without an answer or with one that could not do it.
+    """
+    if run.answer.strip() and not _UNABLE.search(_opening(run)):
+        return  # who answers after all has come out of it: of such runs only six in ten failed
+    groups: dict[tuple[str, str, str], list[TranscriptStep]] = {}
+    last: dict[tuple[str, str], str] = {}
+    for call in run.calls:
+        asked = call.tool, readable(dict(call.args))
+        groups.setdefault((*asked, call.text), []).append(call)
+        last[asked] = call.text
+    for (tool, args, text), calls in groups.items():
+        turns = len({call.turn for call in calls})
+        # Where another answer came at last, the agent waited for it.
+        if turns >= _REPEATS and last[tool, args] == text:
+            said = f"{tool} was called {turns} times with the same arguments and answered the same each time"
+            yield finding(f"{said}: {one_line(text, 120)}", *calls, value=turns)
 
 
 @scanner

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 from kestrel_lab.core.errors import CheckError, StoreError, error_boundary
+from kestrel_lab.core.events.labels import BLAME
 from kestrel_lab.core.events.union import RunScanned, decode_event
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.protocols import Reporter
@@ -176,7 +177,7 @@ def _with_findings(rows: Sequence[EvalRow], store: SessionStore | None) -> Itera
         said = {
             f"{PREFIX}{name}": scan.found
             for name, scan in scans.get(row.run, {}).items()
-            if scan.found is not None
+            if scan.found is not None and name != BLAME
         }
         yield replace(row, metrics={**row.metrics, **said}) if said else row
 

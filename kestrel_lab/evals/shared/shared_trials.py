@@ -2,7 +2,7 @@
 a store that others write.
 
 A trial's id is made once, at random, and a stored trial never changes: equal ids are the same trial. Whether
-they are is told by a digest of its numbers, which no redaction of texts changes.
+they are is decided by a digest of its numbers, which no redaction of texts changes.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ def redact_trial(row: EvalRow, redactor: Redactor, origin: str) -> EvalRow:
             f"trial {_short_name(row.id)} has {size:,} characters, more than the {MOST_TEXT:,} that a "
             "shared one may have"
         )
+    # Checked before it is sent: nobody could pull a trial that is not in order.
     return checked_trial({**_fields(row), "result": result})
 
 
@@ -183,6 +184,7 @@ def trial_digest(row: EvalRow) -> str:
     """Return a hash of everything of a trial that is no free text: equal before and after redaction, here and
     there.
     """
+    # Texts are left out, because redaction changes them, and differently on each machine.
     columns = {name: value for name, value in _fields(row).items() if name != "result"}
     return content_key("trial/1", columns, _facts(row.result))
 
@@ -201,11 +203,11 @@ def events_text(records: Sequence[e.Record], redactor: Redactor) -> str:
     """
     if not records or not _has_ended([record.event for record in records]):
         return ""
-    told = [
+    timed = [
         (record.at, replace(one, workspace="") if isinstance(one := record.event, e.RunStarted) else one)
         for record in records
     ]
-    return dumps([[at, event.type, redactor.json(e.to_json(event))] for at, event in told])
+    return dumps([[at, event.type, redactor.json(e.to_json(event))] for at, event in timed])
 
 
 def checked_events(run: str, text: str, origin: str) -> list[tuple[float, e.Event]]:
@@ -215,16 +217,16 @@ def checked_events(run: str, text: str, origin: str) -> list[tuple[float, e.Even
     Raises `UsageError` that names the run for anything but the events of one run that has ended.
     """
     try:
-        told = [
+        timed = [
             (_AT.validate_python(at), _event(kind, body)) for at, kind, body in cast("list[Any]", loads(text))
         ]
     except (ValueError, TypeError, StoreError) as error:
         raise UsageError(f"run {_short_name(run)} cannot be read: {one_line(str(error), 200)}") from error
-    events = [event for _, event in told]
+    events = [event for _, event in timed]
     if not events or not isinstance(events[0], e.RunStarted) or not _has_ended(events):
         raise UsageError(f"run {_short_name(run)} is not one from its beginning to its end")
     # Which of the workspace's files are tainted is known where they are.
-    return [(at, _harmless(event, origin)) for at, event in told if not isinstance(event, e.FilesTainted)]
+    return [(at, _harmless(event, origin)) for at, event in timed if not isinstance(event, e.FilesTainted)]
 
 
 def _event(kind: str, body: Any) -> e.Event:
@@ -254,6 +256,7 @@ def _harmless(event: e.Event, origin: str) -> e.Event:
                 event, workspace="", policy="ask", rules=[], follows="", earlier={}, images=[], imported=mark
             )
         case e.ApprovalGiven():
+            # An approval of somebody else must not hold for later calls here.
             return replace(event, scope="once")
     return event
 

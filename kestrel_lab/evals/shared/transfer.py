@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _PAGE = 200
 """Trials of one transaction."""
-_TOLD = 5
+_SHOWN = 5
 """Refused trials that are shown."""
 
 
@@ -114,11 +114,11 @@ class Transfer(TableView):
     def lines(self) -> list[str]:
         """Return the first trials that were refused, and why."""
         more = (
-            [f"and {len(self.refused) - _TOLD:,} more: .refused of the result"]
-            if len(self.refused) > _TOLD
+            [f"and {len(self.refused) - _SHOWN:,} more: .refused of the result"]
+            if len(self.refused) > _SHOWN
             else []
         )
-        return [*map(str, self.refused[:_TOLD]), *more]
+        return [*map(str, self.refused[:_SHOWN]), *more]
 
     @property
     def exit_code(self) -> int:
@@ -161,7 +161,6 @@ class SharedResults:
         stored = dict(store.query("SELECT suite, count(*) FROM eval_runs GROUP BY suite ORDER BY suite"))
         work = _Work(
             self._lab,
-            "push",
             url,
             _suite_names(suites, stored, f"in {self._lab.home}"),
             stored,
@@ -181,7 +180,7 @@ class SharedResults:
                 ]
                 for page in work.pages(suite, ids):
                     await work.push(results, page)
-        return work.transfer()
+        return work.transfer("push")
 
     async def pull(
         self,
@@ -204,12 +203,12 @@ class SharedResults:
         async with opened_results(url) as results:
             there = {} if results.empty else await results.suites()
             names = _suite_names(suites, there, f"on {shown_url(url)}")
-            work = _Work(self._lab, "pull", url, names, there, reporter, runs, dry_run)
+            work = _Work(self._lab, url, names, there, reporter, runs, dry_run)
             with _scratch(runs and not dry_run) as scratch:
                 for suite in names:
                     for page in work.pages(suite, await results.ids(suite)):
                         await work.pull(results, page, scratch)
-        return work.transfer()
+        return work.transfer("pull")
 
     push_sync = blocking_twin(push)
     pull_sync = blocking_twin(pull)
@@ -218,7 +217,6 @@ class SharedResults:
 @dataclass(slots=True)
 class _Work:
     lab: Services
-    way: str
     url: str
     names: Sequence[str]
     sizes: dict[str, int]
@@ -245,10 +243,10 @@ class _Work:
                     before + min(start + _PAGE, len(ids)), max(total, 1), f"trials · {one_line(suite)}"
                 )
 
-    def transfer(self) -> Transfer:
-        """Return what was done."""
+    def transfer(self, way: str) -> Transfer:
+        """Return what was done, a push or a pull."""
         return Transfer(
-            way=self.way,
+            way=way,
             where=shown_url(self.url),
             suites=tuple(self.suites.values()),
             refused=tuple(self.refused),
@@ -269,8 +267,8 @@ class _Work:
         )
         judged = await results.scored(list(here)) if there else set()
         scores = [one for one in scores if (one.trial, scores_digest(one)) not in judged]
-        told = await results.with_runs(list(here)) if there and self.runs else set()
-        runs = self._events_of([row for row in here.values() if row.id not in told]) if self.runs else {}
+        logged = await results.with_runs(list(here)) if there and self.runs else set()
+        runs = self._events_of([row for row in here.values() if row.id not in logged]) if self.runs else {}
         self.now.there += len(here) - len(new)
         if self.dry_run:
             self._count(len(new), len(scores), len(runs))

@@ -118,8 +118,8 @@ def _bug_for(folder: Path) -> Bug:
 
 def _uses_pytest(folder: Path) -> bool:
     settings = folder / "pyproject.toml"
-    told = settings.read_text(encoding="utf-8", errors="replace") if settings.is_file() else ""
-    return "pytest" in told or any((folder / name).is_file() for name in ("pytest.ini", "tests/conftest.py"))
+    text = settings.read_text(encoding="utf-8", errors="replace") if settings.is_file() else ""
+    return "pytest" in text or any((folder / name).is_file() for name in ("pytest.ini", "tests/conftest.py"))
 
 
 def _forge_of(folder: Path) -> Forge:
@@ -159,15 +159,15 @@ class StarterFiles:
         ]
 
     def __repr__(self) -> str:
-        told = [f"wrote {shown_path(path)}" for path in self.written]
-        told += [f"left as it is: {shown_path(path)}, which was there" for path in self.left]
+        lines = [f"wrote {shown_path(path)}" for path in self.written]
+        lines += [f"left as it is: {shown_path(path)}, which was there" for path in self.left]
         about = (
             "measures the three scenarios in seconds, without a key",
             "the same with a model, whose answers are recorded; set its key first",
             "from then on CI compares each commit with an earlier one",
         )
         steps = [f"  {line}\n      {why}" for line, why in zip(self.next_commands, about, strict=True)]
-        return "\n".join([*told, "", "Next:", *steps])
+        return "\n".join([*lines, "", "Next:", *steps])
 
 
 def write_starter(root: Path, *, folder: str, model: str, forge: Forge, chosen: bool) -> StarterFiles:
@@ -177,7 +177,37 @@ def write_starter(root: Path, *, folder: str, model: str, forge: Forge, chosen: 
     `folder` is that of the suite, `chosen` whether the model is one that somebody named. What cannot be
     written leaves nothing behind; raises its `OSError`.
     """
-    texts = _texts(root, folder, model, forge, chosen=chosen)
+    project, place = Project.at(root), root / folder
+    given = {
+        "folder": folder,
+        "model": model,
+        "chosen": chosen,
+        "title": project.title,
+        "readme": project.readme,
+        "bug": project.bug,
+    }
+
+    def filled(name: str) -> str:
+        return _templates().get_template(name).render(given)
+
+    suite = place / "first.suite.yaml"
+    texts = {
+        suite: filled("suite.yaml"),
+        place / "first.script.yaml": filled("script.yaml"),
+        place / "first.ipynb": _notebook(folder),
+        place / ".gitignore": "out/\n",
+        root / "kestrel.toml": filled("kestrel.toml"),
+    }
+    if forge == "github":
+        texts[root / ".github" / "workflows" / "agents.yml"] = filled("github.yaml")
+    elif forge == "gitlab":
+        texts[root / ".gitlab-ci.yml"] = filled("gitlab.yaml")
+    written, left = _write_missing(texts)
+    return StarterFiles(root=root, suite=suite, model=model, written=written, left=left)
+
+
+def _write_missing(texts: Mapping[Path, str]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Return the files that were written, and those that were there; an `OSError` leaves none behind."""
     written: list[Path] = []
     left: list[Path] = []
     try:
@@ -193,36 +223,7 @@ def write_starter(root: Path, *, folder: str, model: str, forge: Forge, chosen: 
         for path in written:
             path.unlink(missing_ok=True)
         raise
-    suite = root / folder / "first.suite.yaml"
-    return StarterFiles(root=root, suite=suite, model=model, written=tuple(written), left=tuple(left))
-
-
-def _texts(root: Path, folder: str, model: str, forge: Forge, *, chosen: bool) -> dict[Path, str]:
-    project, place = Project.at(root), root / folder
-    given = {
-        "folder": folder,
-        "model": model,
-        "chosen": chosen,
-        "title": project.title,
-        "readme": project.readme,
-        "bug": project.bug,
-    }
-
-    def filled(name: str) -> str:
-        return _templates().get_template(name).render(given)
-
-    texts = {
-        place / "first.suite.yaml": filled("suite.yaml"),
-        place / "first.script.yaml": filled("script.yaml"),
-        place / "first.ipynb": _notebook(folder),
-        place / ".gitignore": "out/\n",
-        root / "kestrel.toml": filled("kestrel.toml"),
-    }
-    if forge == "github":
-        texts[root / ".github" / "workflows" / "agents.yml"] = filled("github.yaml")
-    elif forge == "gitlab":
-        texts[root / ".gitlab-ci.yml"] = filled("gitlab.yaml")
-    return texts
+    return tuple(written), tuple(left)
 
 
 @cache

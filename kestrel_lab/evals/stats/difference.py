@@ -418,6 +418,15 @@ class _Levels:
         scenarios = math.fsum(weights) ** 2 / math.fsum(w * w for w in weights)
         return cls(mean=mean, square=square, scenarios=scenarios, per_trial=per_trial)
 
+    def moved(self, lost: float, units: int) -> float:
+        """Return the chance that a unit moves where scenarios lose this share of their passes.
+
+        Taken as scenarios of two kinds with this mean and square: some never pass, the others alike often.
+        """
+        often = min(1.0, max(self.mean, self.square / self.mean))
+        one = self.mean / often * (1 - (1 - lost * often) ** (1 / self.per_trial))
+        return 1 - math.pow(1 - one, max(1.0, self.scenarios / units))
+
 
 def _detectable(
     interval: stats.Interval, levels: _Levels, trials: int, *, bounded: bool, once: bool, alpha: float
@@ -436,9 +445,9 @@ def _detectable(
     if not bounded:
         # Nothing moved at all: that says nothing of how much it might.
         return detectable_mean(interval.se, df, alpha=alpha) if interval.se > 0 else math.nan
-    low, high = 0.0, levels.mean
-    for _ in range(_ENOUGH_STEPS):
-        middle = (low + high) / 2
+    least = math.ceil(1 - math.log2(alpha))
+
+    def is_found(middle: float) -> bool:
         lost = middle / levels.mean
         between = lost**2 * max(0.0, levels.square - levels.mean**2)
         within = lost * ((2 - lost) * levels.square - levels.mean) * levels.per_trial
@@ -446,11 +455,21 @@ def _detectable(
         se = math.sqrt(max(0.0, variance))
         # Losses are rare and all of one sign: such skewness moves the mean of Student's t towards zero.
         skewness = middle * levels.per_trial**2 / (2 * levels.scenarios**2 * se**2) if se else 0.0
-        found = middle >= detectable_mean(se, df, noise=1 / (2 * df), alpha=alpha) + skewness
-        low, high = (low, middle) if found else (middle, high)
+        if middle < detectable_mean(se, df, noise=1 / (2 * df), alpha=alpha) + skewness:
+            return False
+        # With fewer units moved no pattern of signs is rare enough, however far they move.
+        moved = levels.moved(lost, interval.clusters)
+        return interval.clusters < ENOUGH or at_most(least - 1, interval.clusters, moved) <= 1 - POWER
+
+    low, high = 0.0, levels.mean
+    if not is_found(high):
+        return math.inf
+    for _ in range(_ENOUGH_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_found(middle) else (middle, high)
     # Where hardly a scenario moved its spread promises too much: so many must move by a trial for the test to
     # tell at all.
-    return max(high, math.ceil(1 - math.log2(alpha)) / trials)
+    return max(high, least / trials)
 
 
 def _within_scenarios(

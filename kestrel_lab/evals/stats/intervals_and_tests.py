@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations, product
+from itertools import combinations
 from operator import add
 from random import Random
 from statistics import NormalDist, fmean
@@ -272,26 +272,33 @@ def sign_flip_test(differences: Sequence[float]) -> float:
         return mcnemar_exact(sum(d < 0 for d in moved), sum(d > 0 for d in moved))
     sizes = [abs(d) for d in moved]
     total, seen = math.fsum(sizes), abs(math.fsum(moved)) - 1e-9
-    sums = _sums_of_some(sizes)
-    extreme = sum(abs(2 * chosen - total) >= seen for chosen in sums)
-    return extreme / len(sums) if len(sizes) <= ENUMERATED else (extreme + 1) / (len(sums) + 1)
-
-
-def _sums_of_some(sizes: Sequence[float]) -> Sequence[float]:
-    """Return the sum of each choice of some of `sizes`, or of `SHUFFLES` random choices."""
-    # A byte chooses among eight numbers: the sums of all its choices are made beforehand.
-    tables = [_all_sums(sizes[start : start + 8]) for start in range(0, len(sizes), 8)]
+    low, high = (total - seen) / 2, (total + seen) / 2
     if len(sizes) <= ENUMERATED:
-        return list(map(sum, product(*tables)))
+        # A pattern and its opposite are as extreme: of each pair the one without the first number is made.
+        sums = _all_sums(sizes[1:])
+        return _outside(sums, low, high) / len(sums)
+    sums = _sums_of_some(sizes)
+    return (_outside(sums, low, high) + 1) / (len(sums) + 1)
+
+
+def _outside(sums: Sequence[float], low: float, high: float) -> int:
+    return len([one for one in sums if not low < one < high])
+
+
+def _sums_of_some(sizes: Sequence[float]) -> list[float]:
+    """Return the sums of `SHUFFLES` random choices of some of `sizes`."""
     sums = [0.0] * SHUFFLES
-    for place, table in enumerate(tables):
+    # A byte chooses among eight numbers: the sums of all its choices are made beforehand.
+    for place, start in enumerate(range(0, len(sizes), 8)):
+        table = _all_sums(sizes[start : start + 8])
         # Of a last byte that chooses among fewer than eight only some bits count.
         every_byte = table * (256 // len(table))
-        sums = list(map(add, sums, map(every_byte.__getitem__, _random_bytes(place))))
+        sums = [one + every_byte[byte] for one, byte in zip(sums, _random_bytes(place), strict=True)]
     return sums
 
 
 def _all_sums(sizes: Sequence[float]) -> list[float]:
+    """Return the sum of each choice of some of `sizes`."""
     sums = [0.0]
     for size in sizes:
         sums += [size + one for one in sums]

@@ -174,21 +174,21 @@ def _influences(
         for place in labelled
     ]
     scale = len(labelled) / math.fsum(drawn)
-    told = [
+    weighted = [
         (place, weight * scale, float(sample.labels[place] or 0.0), sample.verdicts[place])
         for place, weight in zip(labelled, drawn, strict=True)
     ]
     pseudo = len(labelled) / groups
-    told += [(size + at, pseudo, label, verdict) for at, (label, verdict) in enumerate(_CELLS)]
-    total = math.fsum(weight for _, weight, _, _ in told)
-    mean = math.fsum(weight * label for _, weight, label, _ in told) / total
-    seen = math.fsum(weight * verdict for _, weight, _, verdict in told) / total
+    weighted += [(size + at, pseudo, label, verdict) for at, (label, verdict) in enumerate(_CELLS)]
+    total = math.fsum(weight for _, weight, _, _ in weighted)
+    mean = math.fsum(weight * label for _, weight, label, _ in weighted) / total
+    seen = math.fsum(weight * verdict for _, weight, _, verdict in weighted) / total
     whole = math.fsum(every)
     judged = math.fsum(w * verdict for w, verdict in zip(every, sample.verdicts, strict=True)) / whole
     labels = [0.0] * (size + len(_CELLS))
     verdicts = [w * (f - judged) / whole for w, f in zip(every, sample.verdicts, strict=True)]
     verdicts += [0.0] * len(_CELLS)
-    for place, weight, label, verdict in told:
+    for place, weight, label, verdict in weighted:
         labels[place] = weight * (label - mean) / total
         verdicts[place] -= weight * (verdict - seen) / total
     return mean, labels, verdicts, judged - seen

@@ -56,6 +56,7 @@ class Evidence:
             if gain:
                 for place, stake in enumerate(self._stakes):
                     self._logs[place] += times * math.log1p(stake * gain)
+        # The logarithm of a mean of exponentials: the capital itself would overflow.
         largest = max(self._logs)
         self._capital = largest + math.log(
             math.fsum(math.exp(log - largest) for log in self._logs) / len(self._logs)
@@ -134,6 +135,7 @@ class Bisection:
         """
         if self.over:
             return []
+        # The first commit is always among them: what the others are compared with goes on as they do.
         involved = {0, self.good, self.bad} if self.phase == "confirm" else {0, self.at, self.end}
         number = 1 + min(self.rounds(commit) for commit in involved)
         return [(commit, number) for commit in sorted(involved) if self.rounds(commit) < number]
@@ -223,6 +225,7 @@ class Bisection:
                 for key in first
                 if key in second
             ]
+            # What sufficed once stays: further rounds must not take a decision back.
             if pair.worse.log_capital < enough:
                 pair.worse.add(moved)
             if pair.alike.log_capital < enough:

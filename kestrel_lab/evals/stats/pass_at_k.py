@@ -66,7 +66,7 @@ def pass_rates_of_counts(counts: Sequence[tuple[int, int, float]], k: int) -> di
     """Return the same from the trials, the passes and the weight of each scenario; not a number for a `k` of
     0.
     """
-    told: dict[str, Any] = {"k": k}
+    record: dict[str, Any] = {"k": k}
     for name, estimate in (("pass_at", pass_at_k), ("pass_hat", pass_hat_k)):
         estimates = [estimate(n, c, k) for n, c, _ in counts] if k else []
         found = (
@@ -74,8 +74,8 @@ def pass_rates_of_counts(counts: Sequence[tuple[int, int, float]], k: int) -> di
             if k
             else NOTHING
         )
-        told |= found.columns(name)
-    return told
+        record |= found.columns(name)
+    return record
 
 
 def reduced_rate_of_counts(counts: Sequence[tuple[int, int, float]], how: str) -> Interval:

@@ -35,6 +35,8 @@ FLIPS: Final = 2000
 _GRID: Final = 161
 """Points at which the density of a Brownian path that has not crossed is kept; odd, for Simpson's rule.
 Boundaries differ from the published ones in the fourth digit."""
+_COARSE: Final = 48
+"""Steps of the same for a plan, which is read to a point."""
 _HALVINGS: Final = 40
 _LEAST_ERROR: Final = 1e-9
 _NORMAL: Final = NormalDist()
@@ -297,9 +299,42 @@ SHARED: Final = 0.68
 """Correlation of the successes of two arms in one scenario: .66 to .70 in the same runs."""
 
 
-def detectable_by(scenarios: int, epochs: int, *, power: float, boundary: float) -> float:
-    """Return the drop of the success rate that so many scenarios and epochs find with this power at their
-    last look, whose `boundary` is in standard errors; `inf` where none is large enough.
+def drift_found(looks: Sequence[tuple[float, float]], power: float) -> float:
+    """Return how many standard errors of the last look a difference has to be to cross at one of the `looks`
+    with this power; each look has its share of the information and its boundary in standard errors.
+    """
+
+    def crossed(drift: float) -> float:
+        found, at, density = 0.0, 0.0, [(0.0, 1.0)]
+        for fraction, boundary in looks:
+            if math.isinf(boundary):
+                continue
+            step, bound = math.sqrt(fraction - at), boundary * math.sqrt(fraction)
+            moved = [(place + drift * (fraction - at), share) for place, share in density]
+            found += math.fsum(share * _NORMAL.cdf((place - bound) / step) for place, share in moved)
+            width = 2 * bound / _COARSE
+            density = [
+                (
+                    place := -bound + (number + 0.5) * width,
+                    width / step * math.fsum(s * _NORMAL.pdf((place - before) / step) for before, s in moved),
+                )
+                for number in range(_COARSE)
+            ]
+            at = fraction
+        return found
+
+    low, high = 0.0, 12.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (low, middle) if crossed(middle) >= power else (middle, high)
+    return high
+
+
+def detectable_by(
+    scenarios: int, epochs: int, *, power: float, looks: Sequence[tuple[float, float]]
+) -> float:
+    """Return the drop of the success rate that so many scenarios and epochs find with this power at one of
+    their `looks`, see `drift_found`; `inf` where none is large enough.
 
     Assumes `RATE`, `ICC` and `SHARED`, and that a drop is not the same in all scenarios: those that are
     neither easy nor hard take the most of it. Repeats help less than as many scenarios would: what a
@@ -307,7 +342,10 @@ def detectable_by(scenarios: int, epochs: int, *, power: float, boundary: float)
     """
     if scenarios < 2:
         return math.inf
-    needed = t_quantile(_NORMAL.cdf(boundary), scenarios - 1) + t_quantile(power, scenarios - 1)
+    # So few scenarios know their spread as badly as Student's t says.
+    quantiles = _NORMAL.cdf(looks[-1][1]), power
+    wider = sum(t_quantile(one, scenarios - 1) for one in quantiles) / sum(map(_NORMAL.inv_cdf, quantiles))
+    needed = drift_found(looks, power) * wider
     low, high = 0.0, RATE
     if needed * math.sqrt(difference_variance(high, epochs) / scenarios) > high:
         return math.inf

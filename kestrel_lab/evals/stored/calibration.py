@@ -19,7 +19,7 @@ from kestrel_lab.core.drawing.matplotlib_figure import escape_mathtext, save_fig
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
-from kestrel_lab.evals.stored.rescore import is_selected, stored_rows
+from kestrel_lab.evals.stored.rescore import selected_rows
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.review.calibration import StoredCalibration, store_calibration
@@ -189,7 +189,7 @@ def stored_calibrations(
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     judged: dict[str, list[JudgedTrial]] = {}
-    for row in filter(is_selected(loaded, {"configs": configs}), stored_rows(lab, loaded, commit)):
+    for row in selected_rows(lab, loaded, {"configs": configs, "commit": commit}):
         found = judged.setdefault(row.config, [])
         events = [record.event for record in lab.store.records(row.run)]
         if row.outcome != "error" and (said := stated_confidence(events)) is not None:
@@ -201,6 +201,7 @@ def stored_calibrations(
                 )
             )
     enough = {config: trials for config, trials in judged.items() if len(trials) >= FEWEST}
+    # Where no configuration has enough trials, the first one raises the error that says so.
     made = {config: measure_calibration(trials, config) for config, trials in (enough or judged).items()}
     left = sorted(judged.keys() - enough.keys())
     few = (
@@ -222,6 +223,7 @@ def keep_calibrations(lab: Services, found: Reliability) -> list[str]:
     for config, trials in found.judged.items():
         for source in dict.fromkeys(each.source for each in trials):
             mine = [each for each in trials if each.source == source]
+            # Of configurations with the same model the one with most trials is kept.
             if len(mine) >= max(FEWEST, len(best.get(source, ("", []))[1])):
                 best[source] = config, mine
     kept = []

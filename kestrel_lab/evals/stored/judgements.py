@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model, Reporter
-from kestrel_lab.evals.options import Selection
+from kestrel_lab.evals.options import JudgeOptions, LabelOptions, StoredSelection
 from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.sync import blocking_twin
 
 if TYPE_CHECKING:
+    from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.evals.labels.judge_measures import JudgeReport
     from kestrel_lab.evals.labels.label_queue import Labelling
     from kestrel_lab.evals.labels.label_report import LabelReport
-    from kestrel_lab.evals.stored_trials import EvalRow
     from kestrel_lab.evals.suite import Suite
 
 
@@ -25,19 +25,8 @@ class Judging:
 
     _lab: Services
 
-    @takes_options(Selection)
-    def label(
-        self,
-        suite: str | Path | Suite,
-        *,
-        who: str = "",
-        number: int = 50,
-        seed: int = 0,
-        rubric: str = "",
-        active: bool | None = None,
-        commit: str | None = None,
-        **parts: Unpack[Selection],
-    ) -> Labelling:
+    @takes_options(LabelOptions, StoredSelection)
+    def label(self, suite: str | Path | Suite, *, active: bool | None = None, **options: Any) -> Labelling:
         """Draw `number` of a suite's newest stored trials to be labelled by `who`, the user by default.
 
         `give(run, value)` labels `next()`, `undo()` takes the newest label back; in a notebook
@@ -45,13 +34,8 @@ class Judging:
         default where there are verdicts of judges, trials are likelier where judges are unsure; none has
         probability 0. Raises `UsageError` when no trials are stored.
         """
-        from kestrel_lab.evals.labels.label_queue import begin_labelling
-
-        loaded = self._loaded(suite)
-        rows = self._rows(loaded, commit, parts)
-        return begin_labelling(
-            self._lab.store, loaded, rows, who=who, number=number, seed=seed, rubric=rubric, active=active
-        )
+        trials = self._trials(suite, options)
+        return trials.label(active=active, **options)
 
     def labels(self, suite: str | Path | Suite) -> LabelReport:
         """Return the labels of a suite with the agreement of people, and of each with themselves; `.frame`
@@ -90,18 +74,13 @@ class Judging:
         store, name = self._lab.store, self._name(suite)
         return import_labels(store, name, Path(path), (row.run for row in stored_trials(store, suite=name)))
 
-    @takes_options(Selection)
+    @takes_options(JudgeOptions, StoredSelection)
     async def judge(
         self,
         suite: str | Path | Suite,
         *models: str | Model,
-        rubric: str = "",
-        rounds: int = 1,
-        swap: bool = False,
-        labelled: bool = False,
-        commit: str | None = None,
         reporter: Reporter | None = None,
-        **parts: Unpack[Selection],
+        **options: Any,
     ) -> JudgeReport:
         """Ask model judges about a suite's newest stored trials, and measure all of its judges by its labels.
 
@@ -110,29 +89,22 @@ class Judging:
         about labelled trials only. The rubric is that of the labels unless another one is given. Raises
         `UsageError` when no trials are stored, and `CheckError` for a judge that never gives a verdict.
         """
-        from kestrel_lab.evals.labels.judge_measures import ask_and_measure
-
-        loaded = self._loaded(suite)
-        rows = self._rows(loaded, commit, parts)
+        trials = self._trials(suite, options)
         graders = [self._lab.registry.resolve_model(one) if isinstance(one, str) else one for one in models]
-        return await ask_and_measure(
-            self._lab.store,
-            loaded,
-            rows,
-            graders,
-            rubric=rubric,
-            rounds=rounds,
-            swap=swap,
-            labelled=labelled,
-            reporter=reporter,
-        )
+        return await trials.judge(*graders, reporter=reporter, **options)
 
     judge_sync = blocking_twin(judge)
 
-    def _rows(self, suite: Suite, commit: str | None, parts: Selection) -> list[EvalRow]:
-        from kestrel_lab.evals.stored.rescore import is_selected, stored_rows
+    def _trials(self, suite: str | Path | Suite, options: dict[str, Any]) -> EvalResult:
+        """Return the stored trials of a suite that are meant, and take what selects them out of `options`."""
+        from kestrel_lab.evals.execution.result import EvalResult
+        from kestrel_lab.evals.stored.rescore import selected_rows
 
-        return [*filter(is_selected(suite, parts), stored_rows(self._lab, suite, commit))]
+        names = [name for name in options if name in StoredSelection.__annotations__]
+        which = cast("StoredSelection", {name: options.pop(name) for name in names})
+        loaded = self._loaded(suite)
+        rows = tuple(selected_rows(self._lab, loaded, which))
+        return EvalResult(suite=loaded, rows=rows, store=self._lab.store)
 
     def _loaded(self, suite: str | Path | Suite) -> Suite:
         """Load a suite; of one whose file is gone, say what is left of it."""

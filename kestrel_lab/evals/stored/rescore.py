@@ -20,12 +20,13 @@ from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
+from kestrel_lab.evals.execution.early_stopping import at_best, ended_early
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.trial import Identity, outcome_of, scenario_hash, score_json
 from kestrel_lab.evals.git import commit_of
 from kestrel_lab.evals.metrics import own_metrics
-from kestrel_lab.evals.options import Selection
+from kestrel_lab.evals.options import Selection, StoredSelection, parts_of
 from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_scores
 from kestrel_lab.evals.suite import Environment, Opened, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -53,7 +54,7 @@ class RescoreResult:
     changes: tuple[dict[str, Any], ...] = ()
     """Trials whose outcome changed: `scenario`, `config`, `epoch`, `before`, `after`, `reason`, `run`."""
     kept: Mapping[str, int] = field(default_factory=dict)
-    """Checks that need more than the log, and why: their old scores stand. With the number of trials."""
+    """Checks that need more than the log, and why: their old scores are kept. With the number of trials."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Why trials were not judged again, with their number."""
 
@@ -101,16 +102,16 @@ class RescoreResult:
         return f"{judged}: {format_count(len(self.changes), 'outcome')} changed"
 
 
-@takes_options(Selection)
+@takes_options(StoredSelection)
 async def rescore_trials(
-    lab: Services, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]
+    lab: Services, suite: str | Path | Suite, **which: Unpack[StoredSelection]
 ) -> RescoreResult:
     """Judge the newest stored trial of each scenario, configuration and epoch again; see
     `Evaluations.rescore`.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
-    chosen = loaded.select(**parts)
-    rows = [*filter(is_selected(loaded, parts), stored_rows(lab, chosen, commit))]
+    chosen = loaded.select(**parts_of(which))
+    rows = [*filter(is_selected(loaded, which), stored_rows(lab, chosen, which.get("commit")))]
     known = {scenario.id: scenario for scenario in chosen.scenarios}
     judge = Judge(lab, chosen, whole=loaded)
     made: list[EvalRow] = []
@@ -132,16 +133,17 @@ async def rescore_trials(
         store_scores(lab.store, new, row.id, judge.suite_hash)
         made.append(new)
         if new.outcome != row.outcome:
-            told = {
+            about = {
                 "scenario": row.scenario,
                 "config": row.config,
                 "epoch": row.epoch,
                 "before": row.outcome,
                 "after": new.outcome,
             }
-            changes.append({**told, "reason": new.reason or row.reason, "run": row.run})
+            changes.append({**about, "reason": new.reason or row.reason, "run": row.run})
     lab.store.flush()
     result = EvalResult(
+        # As many epochs as are stored, whatever number the suite has now.
         suite=chosen.model_copy(update={"epochs": max((row.epoch for row in made), default=1)}),
         rows=tuple(made),
         store=lab.store,
@@ -175,11 +177,16 @@ def stored_rows(lab: Services, suite: Suite, commit: str | None) -> list[EvalRow
     return sorted(rows, key=place)
 
 
+def selected_rows(lab: Services, suite: Suite, which: StoredSelection) -> list[EvalRow]:
+    """Return the stored trials of a suite that are meant, as `stored_rows` does."""
+    return [*filter(is_selected(suite, which), stored_rows(lab, suite, which.get("commit")))]
+
+
 def is_selected(suite: Suite, parts: Selection) -> Callable[[EvalRow], bool]:
     """Return whether a stored trial is of the parts of a suite that were asked for; trials that the suite
     does not know are, where none were.
     """
-    chosen = suite.select(**parts)
+    chosen = suite.select(**parts_of(parts))
     names = None if parts.get("configs") is None else {config.name for config in chosen.configs}
     asked = [parts.get(what) for what in ("scenarios", "families", "tags")]
     ids = {scenario.id for scenario in chosen.scenarios} if any(one is not None for one in asked) else None
@@ -210,10 +217,12 @@ def stored_commit(lab: Services, suite: Suite, commit: str | None) -> str:
         raise UsageError(
             f"no trials of suite {suite.name!r} are stored in {lab.home}: run it first (kestrel eval run)"
         )
+    # The beginning of a stored hash counts before names that only git knows.
     fits = [sha for sha in known if commit is None or (commit and sha.startswith(commit))]
     if not fits and commit and suite.root is not None:
-        with suppress(UsageError):  # what git does not know is told below
+        with suppress(UsageError):  # what git does not know is reported below
             meant = run_blocking(commit_of(suite.root, commit))
+            # Trials of the commit itself before those of uncommitted changes on top of it.
             fits = [sha for sha in known if sha == meant] or [sha for sha in known if sha.startswith(meant)]
     if not fits:
         names = ", ".join(sha[:10] or "(no commit)" for sha in known[:5])
@@ -235,6 +244,7 @@ def _no_longer(row: EvalRow, scenario: Scenario, records: Sequence[Record]) -> s
     if not records:
         return "the log of the run is not in this store"
     task = row.result.get("task")
+    # Trials of earlier versions have no hash of their task.
     if task is None:
         started = records[0].event
         return (
@@ -290,6 +300,7 @@ class Judge:
             goal=scenario.goal,
             answer=end.answer if end else "",
             records=tuple(records),
+            # Checks that read files are not run where the folder was not kept, see `_missing_needs`.
             workspace=folder or Path("/nonexistent"),
             expected=scenario.expected,
             function=self._function,
@@ -302,7 +313,8 @@ class Judge:
         old = {str(score["check"]): score for score in row.scores}
         scores: list[dict[str, Any]] = []
         needing, missing = [], []
-        for check in scenario.checks:
+        early = ended_early(records)
+        for check in map(at_best, scenario.checks) if early else scenario.checks:
             needs = _missing_needs(check, self._function, folder)
             if not needs:
                 try:
@@ -311,13 +323,14 @@ class Judge:
                 except CheckError as error:
                     missing.append(str(error))
                 continue
-            told = f"{check.label} {_NEEDS.format(needs)}"
+            needed = f"{check.label} {_NEEDS.format(needs)}"
             if (before := _old_score(check, old)) is None:
-                missing.append(f"{told}, and there is no earlier score of it: run it again")
+                missing.append(f"{needed}, and there is no earlier score of it: run it again")
             else:
-                needing.append(f"{told}; its old score stands")
+                needing.append(f"{needed}; its old score stands")
                 scores.append({**before, "kept": True})
         outcome, reason = _outcome(row, records, scores, missing, scenario.at_least)
+        scores = [score for score in scores if not (early and score["passed"])]
         result: dict[str, Any] = {**row.result, "outcome": outcome, "reason": reason, "scores": scores}
         result["rescored"] = {"suite": self.suite_hash, "from": row.id, "at": time.time(), "kept": needing}
         own, unusable = own_metrics(records, self.suite.metrics)
@@ -327,6 +340,7 @@ class Judge:
             row,
             result=result,
             metrics=row.metrics | own,
+            # Without a key `reuse` never takes it: some of its scores are old.
             key="" if needing or missing else _key(row, scenario),
         ), needing
 
@@ -338,7 +352,7 @@ async def replay_environment(environment: Environment, records: Sequence[Record]
     context = ToolContext(workspace=Workspace(Path.cwd(), read_only=True))
     for record in records:
         if isinstance(record.event, ToolCalled) and (tool := tools.get(record.event.tool)) is not None:
-            with suppress(Exception):  # a tool's error is what the model was told, and changes nothing more
+            with suppress(Exception):  # the model was answered with the error, which changes nothing more
                 await tool.run(tool.validate(record.event.args), context)
     return opened
 

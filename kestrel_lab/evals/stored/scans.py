@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.protocols import Model, Reporter
-from kestrel_lab.evals.options import Selection
+from kestrel_lab.evals.options import StoredSelection
 from kestrel_lab.evals.stored.judgements import Judging
 from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.sync import blocking_twin
@@ -25,16 +25,15 @@ if TYPE_CHECKING:
 class Reading(Judging):
     """Looks through stored runs."""
 
-    @takes_options(Selection)
+    @takes_options(StoredSelection)
     async def scan(
         self,
         what: str | Path | Suite | Sequence[str],
         *scanners: str | Looks,
         model: str | Model | None = None,
         rubric: str = "",
-        commit: str | None = None,
         reporter: Reporter | None = None,
-        **parts: Unpack[Selection],
+        **which: Unpack[StoredSelection],
     ) -> ScanReport:
         """Look through the newest stored trials of a suite, or through runs by their ids, for what scanners
         know.
@@ -47,21 +46,20 @@ class Reading(Judging):
         from kestrel_lab.evals.reports.scan_report import scan_report
         from kestrel_lab.evals.stored.selected_trials import selected_trials
 
-        suite, rows = selected_trials(self._lab, what, commit, parts)
+        suite, rows = selected_trials(self._lab, what, which)
         chosen = self._scanners(scanners, model, rubric)
-        told = f"suite {suite}" if suite else "runs"
-        return await scan_report(self._lab.store, told, rows, chosen, suite=suite, reporter=reporter)
+        looked_at = f"suite {suite}" if suite else "runs"
+        return await scan_report(self._lab.store, looked_at, rows, chosen, suite=suite, reporter=reporter)
 
     scan_sync = blocking_twin(scan)
 
-    @takes_options(Selection)
+    @takes_options(StoredSelection)
     async def clusters(
         self,
         what: str | Path | Suite | Sequence[str],
         *,
         model: str | Model | None = None,
-        commit: str | None = None,
-        **parts: Unpack[Selection],
+        **which: Unpack[StoredSelection],
     ) -> ClusterReport:
         """Group the failures of a suite, or of runs by their ids, by their calls, errors and words.
 
@@ -72,7 +70,7 @@ class Reading(Judging):
         from kestrel_lab.evals.reports.cluster_report import cluster_report
         from kestrel_lab.evals.stored.selected_trials import selected_trials
 
-        suite, rows = selected_trials(self._lab, what, commit, parts)
+        suite, rows = selected_trials(self._lab, what, which)
         grader = self._lab.registry.resolve_model(model) if isinstance(model, str) else model
         return await cluster_report(self._lab.store, suite, rows, model=grader)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.evals.options import Selection
-from kestrel_lab.evals.stored.rescore import is_selected, stored_rows
+from kestrel_lab.evals.options import StoredSelection, parts_of
+from kestrel_lab.evals.stored.rescore import selected_rows
 from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, trials_of_run
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -18,7 +18,7 @@ from kestrel_lab.runtime.services import Services
 
 
 def selected_trials(
-    lab: Services, what: str | Path | Suite | Sequence[str], commit: str | None, parts: Selection
+    lab: Services, what: str | Path | Suite | Sequence[str], which: StoredSelection
 ) -> tuple[str, list[EvalRow]]:
     """Return the name of a suite with its newest stored trials, or an empty name with those of runs.
 
@@ -26,13 +26,13 @@ def selected_trials(
     trial is shown as one of its goal. Raises `UsageError` for what is none of these.
     """
     if isinstance(what, Suite):
-        return what.name, [*filter(is_selected(what, parts), stored_rows(lab, what, commit))]
+        return what.name, selected_rows(lab, what, which)
     words = [str(what)] if isinstance(what, str | Path) else [str(one) for one in what]
     if len(words) > 1 or lab.store.query("SELECT 1 FROM runs WHERE id = ?", words):
         return "", [_trial(lab.store, lab.store.run(run)) for run in words]
     name = words[0] if words else ""
-    if not Path(name).exists() and (found := _by_name(lab.store, name, commit)):
-        kept = {key: set(value) for key, value in parts.items() if isinstance(value, Sequence)}
+    if not Path(name).exists() and (found := _by_name(lab.store, name, which.get("commit"))):
+        kept = {key: set(value) for key, value in parts_of(which).items() if isinstance(value, Sequence)}
         return name, [
             row
             for row in found
@@ -41,7 +41,7 @@ def selected_trials(
             and row.family in kept.get("families", {row.family})
         ]
     suite = load_suite(name)
-    return suite.name, [*filter(is_selected(suite, parts), stored_rows(lab, suite, commit))]
+    return suite.name, selected_rows(lab, suite, which)
 
 
 def _by_name(store: SessionStore, name: str, commit: str | None) -> list[EvalRow]:

@@ -51,8 +51,8 @@ class Site:
     pages: int
 
     def __repr__(self) -> str:
-        told = f"{format_count(self.suites, 'suite')}, {format_count(self.pages, 'page')} of eval runs"
-        return f"wrote {shown_path(self.index)}: {told}"
+        counts = f"{format_count(self.suites, 'suite')}, {format_count(self.pages, 'page')} of eval runs"
+        return f"wrote {shown_path(self.index)}: {counts}"
 
 
 def write_site(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, get_args
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.gate_bounds import SUCCESS, format_interval
 from kestrel_lab.evals.metrics import PREFIX
-from kestrel_lab.evals.options import Selection
+from kestrel_lab.evals.options import SummaryOptions
 from kestrel_lab.evals.reports.plots import families_figure
 from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
 from kestrel_lab.evals.stored.rescore import each_stored, is_selected, stored_commit
@@ -28,7 +28,7 @@ from kestrel_lab.evals.summaries.result_table import (
 )
 from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, MissedItems, missed_table
 from kestrel_lab.evals.summaries.streaming_summary import Group, reduce_rows
-from kestrel_lab.runtime.options import takes_options
+from kestrel_lab.runtime.options import fill, takes_options
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.formatting import format_count
@@ -149,25 +149,20 @@ class StoredSummary(PartsView):
         return [key for key in self.records[0] if f"{key}_low" in self.records[0]]
 
 
-@takes_options(Selection)
+@takes_options(SummaryOptions)
 def summarise_stored(
-    lab: Services,
-    suite: str | Path | Suite,
-    *,
-    commit: str | None = None,
-    by: str = "config",
-    metrics: Sequence[str] = (),
-    tries: bool = False,
-    **parts: Unpack[Selection],
+    lab: Services, suite: str | Path | Suite, **options: Unpack[SummaryOptions]
 ) -> StoredSummary:
     """Summarise the stored trials of a suite at a commit, those of a bisection left out; see
     `Evaluations.stored`.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
+    shown = fill(SummaryOptions, options)
+    by, metrics, tries = shown["by"], shown["metrics"], shown["tries"]
     group = next((known for known in get_args(Group) if known == by), None)
-    sha = stored_commit(lab, loaded, commit)
+    sha = stored_commit(lab, loaded, options.get("commit"))
     lacking = MissedItems()
-    found = filter(is_selected(loaded, parts), each_stored(lab, loaded, sha))
+    found = filter(is_selected(loaded, options), each_stored(lab, loaded, sha))
     rows = with_annotations(lacking.noting(found), lab.store)
     chances: Sequence[dict[str, Any]] = ()
     if group is not None:

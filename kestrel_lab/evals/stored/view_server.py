@@ -58,11 +58,12 @@ class StoredPages:
         """Return stamp and index of a page; `None` where the stamp is the one that was seen."""
         self._store.flush()
         rows = self._rows(suite, eval_run)
-        told = self._going_on(rows)
-        stamp = f"{len(rows)} {max((row.created_at for row in rows), default=0)} {told}"
+        live = self._going_on(rows)
+        stamp = f"{len(rows)} {max((row.created_at for row in rows), default=0)} {live}"
+        # The page asks again and again: it is drawn only where something changed.
         if stamp == seen:
             return None
-        return {"stamp": stamp, "index": self._trials(suite, rows).index(f"Suite {suite}", live=told)}
+        return {"stamp": stamp, "index": self._trials(suite, rows).index(f"Suite {suite}", live=live)}
 
     def trial(self, run: str) -> dict[str, Any] | None:
         """Return the details of the trial of a run; `None` where there is none."""
@@ -91,12 +92,12 @@ class StoredPages:
         """Return how far an eval run has come that is not at its end; empty for one that is."""
         if not rows or not (name := eval_run_of(rows[-1])):
             return ""
-        told = max(rows, key=lambda row: row.created_at).result["sitting"]
-        of = int(told["of"])
+        sitting = max(rows, key=lambda row: row.created_at).result["sitting"]
+        of = int(sitting["of"])
         if len(rows) >= of:
             return ""
         done = f"{len(rows):,} of {format_count(of, 'trial')}"
-        if is_going_on(self._store, EvalRun(id=name, of=of, by=str(told["by"])), len(rows)):
+        if is_going_on(self._store, EvalRun(id=name, of=of, by=str(sitting["by"])), len(rows)):
             return f"Running: {done} so far. This page follows."
         return f"Cut off after {done}; kestrel eval run SUITE --resume goes on with it."
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Final, Unpack
+from typing import Any, Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import content_key
@@ -22,7 +22,7 @@ from kestrel_lab.evals.execution.runner import TrialsToRun, asks_for, run_trials
 from kestrel_lab.evals.execution.trial import TrialRequest
 from kestrel_lab.evals.git import code_version
 from kestrel_lab.evals.guidance import Guidance, read_guidance
-from kestrel_lab.evals.options import Selection
+from kestrel_lab.evals.options import AblationOptions, Selection, take_options
 from kestrel_lab.evals.stats.factorial_pairs import Subset, assign_pairs, fewest_pairs
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.studies.ablation_result import Ablation, PairOfTrials
@@ -38,37 +38,32 @@ _LEAST_STEP: Final = 2
 """Pairs that are begun together, at least, where money is the budget."""
 
 
-@takes_options(Selection)
+@takes_options(AblationOptions, Selection)
 async def ablate_guidance(
     lab: Services,
     suite: str | Path | Suite,
     file: str,
     *,
-    unit: str = "paragraph",
-    ref: str = "",
-    budget: int | None = None,
-    cost: float | None = None,
-    margin: float = 0.05,
-    resume: bool = False,
     reporter: Reporter | None = None,
-    **parts: Unpack[Selection],
+    **options: Any,
 ) -> Ablation:
     """Measure what each part of a guidance file does; see `Arms.ablate`."""
-    loaded = (suite if isinstance(suite, Suite) else load_suite(suite)).select(**parts)
+    asked = take_options(AblationOptions, options)
+    loaded = (suite if isinstance(suite, Suite) else load_suite(suite)).select(**options)
     if len(loaded.configs) > 1:
         names = ", ".join(config.name for config in loaded.configs)
         raise UsageError(
             f"an ablation is about one configuration, and suite {loaded.name!r} has several: choose "
             f"one of {names}"
         )
-    text, others = _guidance(loaded, file, ref)
+    text, others = _guidance(loaded, file, asked.ref)
     try:
-        divided = split_guidance(text, unit)
+        divided = split_guidance(text, asked.unit)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
-    most = _most_pairs(loaded, len(divided.parts), budget, cost)
+    most = _most_pairs(loaded, len(divided.parts), asked.budget, asked.cost)
     arms = _Arms(suite=loaded, file=file, divided=divided, others=others)
-    seed = content_key(file, text, unit)
+    seed = content_key(file, text, asked.unit)
     dealt = assign_pairs(len(divided.parts), [scenario.id for scenario in loaded.scenarios], most, seed=seed)
     await start_servers(lab, loaded)
     whole = arms.suite_of([arms.config((True,) * len(divided.parts))])
@@ -77,14 +72,14 @@ async def ablate_guidance(
         ready=prepare_suite(lab, whole),
         asks=await _pair_asks(lab, arms, dealt),
         fewest=fewest_pairs(len(divided.parts)),
-        cost=cost,
-        stored=_stored_by_key(lab, whole, resume=resume),
+        cost=asked.cost,
+        stored=_stored_by_key(lab, whole, resume=asked.resume),
     )
     ended = await trials.run(reporter)
     return Ablation(
         suite=whole,
         file=file,
-        unit=unit,
+        unit=asked.unit,
         divided=divided,
         pairs=tuple(
             PairOfTrials(parts=subset, first=first, second=second)
@@ -92,7 +87,7 @@ async def ablate_guidance(
             if (first := trials.rows.get(one.identity.key))
             and (second := trials.rows.get(other.identity.key))
         ),
-        margin=margin,
+        margin=asked.margin,
         reused=trials.reused,
         ended=ended,
         store=lab.store,
@@ -192,6 +187,7 @@ async def _pair_asks(
         epochs[name] += 1
         wanted += [(scenarios[name], configs[one], epochs[name]) for one in (subset, _complement(subset))]
     asks = asks_for(arms.suite_of(configs.values()), wanted, code=code, git_sha=code)
+    # `wanted` has the two trials of a pair one after the other.
     return list(zip(asks[::2], asks[1::2], strict=True))
 
 
@@ -233,6 +229,7 @@ class _Trials:
                 await self._make(self.asks[done : done + step], progress)
                 done = min(done + step, len(self.asks))
                 spent = self._spent()
+                # The small addition keeps rounding from taking the last pair away.
                 affordable = int((self.cost - spent) / (spent / done) + 1e-6)
                 progress.total = 2 * min(len(self.asks), done + max(affordable, 0))
                 if affordable < 1:
@@ -240,13 +237,15 @@ class _Trials:
                         f"${spent:.2f} of ${self.cost:.2f} are spent and a pair of trials takes "
                         f"${spent / done:.2g}"
                     )
+                # Half of what is affordable at most, so that dearer pairs are noticed before the money is
+                # gone.
                 step = min(affordable, max(_LEAST_STEP, self.ready.suite.concurrency // 2, affordable // 2))
         return ""
 
     def _progress(self, reporter: Reporter | None, total: int, found: Sequence[EvalRow]) -> EvalProgress:
         # A board of trials would have hundreds of columns: the reporter is called for the numbers alone.
-        told = None if reporter is None else partial(reporter)
-        return EvalProgress(told, total, found, supervisor=self.lab.supervisor)
+        shown = None if reporter is None else partial(reporter)
+        return EvalProgress(shown, total, found, supervisor=self.lab.supervisor)
 
     async def _make(self, pairs: Sequence[tuple[TrialRequest, TrialRequest]], progress: EvalProgress) -> None:
         for pair in pairs:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import sanitize_text
-from kestrel_lab.evals.commits.comparison import VERDICT_TONES, format_p_value
+from kestrel_lab.evals.commits.difference_texts import VERDICT_TONES, format_p_value
 from kestrel_lab.evals.reports.page_data import interval_row, shown_table
 from kestrel_lab.evals.reports.plots import EFFECT_WORDS, effects_figure
 from kestrel_lab.evals.reports.result_view import ResultView
@@ -143,10 +143,10 @@ class Ablation(ResultView):
     def headline(self) -> str:
         """What was found, in one line."""
         counts = Counter(EFFECT_WORDS[found.verdict] for found in self.effects)
-        told = ", ".join(f"{counts[word]} {word}" for word in EFFECT_WORDS.values() if counts[word])
+        effects = ", ".join(f"{counts[word]} {word}" for word in EFFECT_WORDS.values() if counts[word])
         suite = self.suite.name.partition("?ablate=")[0]
         return (
-            f"{self.file}, {format_count(len(self.divided.parts), 'part')}: {told} (suite "
+            f"{self.file}, {format_count(len(self.divided.parts), 'part')}: {effects} (suite "
             f"{suite}, {self._agent}, "
             f"{format_count(2 * len(self.pairs), 'trial')})"
         )
@@ -228,8 +228,8 @@ class Ablation(ResultView):
         rows = []
         for row, parts in self._with_parts():
             numbers[row.scenario] += 1
-            told = {**row.result, "model": f"{row.result['model']}, with parts {parts or 'none'}"}
-            rows.append(replace(row, config=self._config, epoch=numbers[row.scenario], result=told))
+            result = {**row.result, "model": f"{row.result['model']}, with parts {parts or 'none'}"}
+            rows.append(replace(row, config=self._config, epoch=numbers[row.scenario], result=result))
         trials = trials_of(self.suite, rows, self.store, columns=[self._config])
         found = zip(self.divided.parts, self.effects, strict=True)
         texts = [[str(place), EFFECT_WORDS[d.verdict], part.text] for place, (part, d) in enumerate(found, 1)]

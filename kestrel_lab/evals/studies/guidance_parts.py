@@ -75,7 +75,7 @@ def split_guidance(text: str, unit: str = "paragraph") -> DividedFile:
 
     A `paragraph` is a block between headings: a paragraph, a list, a table, a code block, a quotation. An
     `item` is the same with each item of a list on its own. A `section` is a heading with what follows it up
-    to the next heading of any level, or what stands above the first. Raises `UsageError` for another unit,
+    to the next heading of any level, or what is above the first. Raises `UsageError` for another unit,
     and for a text without parts.
     """
     from markdown_it import MarkdownIt

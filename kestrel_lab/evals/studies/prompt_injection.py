@@ -159,7 +159,7 @@ async def measure_injection(
         model: Who is attacked; `victim(suite)`, a script, by default. A script can only do what has a
             published solution: of `workspace` the injection tasks 6 to 13 have none and are then left out.
         limit: Only so many tasks, and so many attacked ones.
-        reporter: Told of progress.
+        reporter: Called with the progress.
 
     Raises `UsageError` like `load_agentdojo`.
     """
@@ -169,7 +169,7 @@ async def measure_injection(
         if model is None
         else {model if isinstance(model, str) else model.name: model}
     )
-    load_agentdojo(name, attack=attack, limit=limit)  # a wrong name is told before anything runs
+    load_agentdojo(name, attack=attack, limit=limit)  # reports a wrong name before anything runs
     settings = []
     for containment, person in _SETTINGS:
         rows: list[list[EvalRow]] = []

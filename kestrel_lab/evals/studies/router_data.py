@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.stored.rescore import is_selected, stored_rows
+from kestrel_lab.evals.stored.rescore import selected_rows
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import frame_record
@@ -58,7 +58,7 @@ def routing_frame(
     goals = {scenario.id: scenario.goal for scenario in loaded.scenarios}
     known: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
-    for row in filter(is_selected(loaded, {"configs": configs}), stored_rows(lab, loaded, commit)):
+    for row in selected_rows(lab, loaded, {"configs": configs, "commit": commit}):
         record = frame_record(row, loaded.count_errors)
         model = str(record["model"])
         if known.setdefault(model, row.config) != row.config:

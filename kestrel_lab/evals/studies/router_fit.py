@@ -95,12 +95,14 @@ def fit_router(
         vectors=None if embed is None else np.asarray(embed(list(given.prompts)), dtype=float),
     )
     held, by_length = _held_out(raw, given.scores, groups, repeats, seed)
-    scaling, fit = _fit_weights(raw, given.scores, groups, np.random.default_rng([seed, repeats]))
-    told = measure_router(given, groups, held, by_length, cost_weight, seed) | {
+    scaling, weights, platt, penalty = _fit_weights(
+        raw, given.scores, groups, np.random.default_rng([seed, repeats])
+    )
+    measured = measure_router(given, groups, held, by_length, cost_weight, seed) | {
         "repeats": repeats,
-        "penalty": fit.penalty,
+        "penalty": penalty,
     }
-    single, reason = told.pop("single"), told.pop("reason")
+    single, reason = measured.pop("single"), measured.pop("reason")
     router = LearnedRouter(
         models=given.models,
         prices=given.prices,
@@ -108,10 +110,10 @@ def fit_router(
         single=single,
         reason=reason,
         scaling=scaling,
-        weights=fit.weights,
-        platt=fit.platt,
+        weights=weights,
+        platt=platt,
         embedder="" if embed is None else str(embed.name),  # type: ignore[attr-defined]
-        measured=told,
+        measured=measured,
         embed=embed,
     )
     return FittedRouter(router=router, held_out=held)
@@ -149,18 +151,11 @@ class _Raw:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Fit:
-    weights: Array
-    platt: Array
-    penalty: float
-
-
 def _fit_weights(
     raw: _Raw, scores: Array, groups: Array, generator: np.random.Generator
-) -> tuple[Scaling, _Fit]:
-    """Fit weights and calibration; the penalty is that with the least error of differences between models on
-    inner folds.
+) -> tuple[Scaling, Array, Array, float]:
+    """Return the scaling, the weights, their calibration and the penalty: that with the least error of
+    differences between models on inner folds.
     """
     import numpy as np
 
@@ -182,6 +177,7 @@ def _fit_weights(
         found = np.empty_like(scores)
         for part, gram, own in zip(parts, grams, sides, strict=True):
             found[part] = columns[part] @ _ridge(whole - gram, side - own, penalty)
+        # Only differences between models decide a choice: what all share of the error is no error.
         miss = found - scores
         error = float(((miss - miss.mean(axis=1, keepdims=True)) ** 2).mean())
         if best is None or error < best[0]:
@@ -192,7 +188,7 @@ def _fit_weights(
     weights = _ridge(cast("Array", whole), cast("Array", side), penalty)
     if turn is not None:
         weights = np.vstack([turn.T @ weights[:-1], weights[-1:]])
-    return scaling, _Fit(weights=weights, platt=platt, penalty=penalty)
+    return scaling, weights, platt, penalty
 
 
 def _ridge(gram: Array, side: Array, penalty: float) -> Array:
@@ -220,6 +216,7 @@ def _platt(raw: Array, score: Array) -> tuple[float, float]:
         found -= step
         if np.abs(step).max() < 1e-9:
             break
+    # A negative slope would turn the order of the models around.
     return float(found[0]), max(0.0, float(found[1]))
 
 
@@ -242,15 +239,18 @@ def _held_out(raw: _Raw, scores: Array, groups: Array, repeats: int, seed: int) 
 
     held, by_length = np.empty((2, repeats, *scores.shape))
     for repeat in range(repeats):
+        # A seed of its own for each repeat, so that more repeats change none of the earlier ones.
         generator = np.random.default_rng([seed, repeat])
         folds = _folds(groups, generator)
         for fold in range(FOLDS):
             out = folds == fold
             for source, found in ((raw, held), (raw.length, by_length)):
-                scaling, fit = _fit_weights(source.of(~out), scores[~out], groups[~out], generator)
+                scaling, weights, platt, _ = _fit_weights(
+                    source.of(~out), scores[~out], groups[~out], generator
+                )
                 part = source.of(out)
                 found[repeat, out] = calibrate(
-                    scaling.columns(part.counts, part.words, part.vectors) @ fit.weights, fit.platt
+                    scaling.columns(part.counts, part.words, part.vectors) @ weights, platt
                 )
     return held, by_length
 

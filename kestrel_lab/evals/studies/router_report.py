@@ -81,7 +81,7 @@ class FittedRouter(TableView):
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the headings, and a row of texts per way to choose."""
-        told = self.router.measured
+        measured = self.router.measured
         rows: list[tuple[str, ...]] = [
             (
                 str(row["name"]),
@@ -91,12 +91,12 @@ class FittedRouter(TableView):
                 if row["gain"] is None
                 else f"{row['gain']:+.3f} ({row['gain_low']:+.3f} to {row['gain_high']:+.3f})",
             )
-            for row in told["rows"]
+            for row in measured["rows"]
         ]
         return (
             "choice",
             "score (95 %)",
-            str(told["unit"] or "price"),
+            str(measured["unit"] or "price"),
             "value beside the single model (95 %)",
         ), rows
 
@@ -109,21 +109,23 @@ class FittedRouter(TableView):
 
     def lines(self) -> list[str]:
         """How it was measured."""
-        told = self.router.measured
-        errors = ", ".join(f"{name} {error:.3f}" for name, error in told["calibration"].items())
+        measured = self.router.measured
+        errors = ", ".join(f"{name} {error:.3f}" for name, error in measured["calibration"].items())
         dropped = (
-            f"; {told['left_out']} that not every model answered are left out" if told["left_out"] else ""
+            f"; {measured['left_out']} that not every model answered are left out"
+            if measured["left_out"]
+            else ""
         )
         return [
-            f"{told['prompts']} prompts in {told['groups']} groups of near-duplicates, {FOLDS}-fold "
+            f"{measured['prompts']} prompts in {measured['groups']} groups of near-duplicates, {FOLDS}-fold "
             "nested cross-validation, "
-            f"{told['repeats']} times{dropped}; intervals by resampling groups",
+            f"{measured['repeats']} times{dropped}; intervals by resampling groups",
             "all of this holds for prompts like these; on kinds of tasks that it was not fitted on a "
             "router can be worse than the single model",
             f"distance between predicted and true success: {errors}",
             "features: length, shape, "
             f"words{', word vectors ' + self.router.embedder if self.router.embedder else ''}; ridge "
-            f"penalty {told['penalty']:g}",
+            f"penalty {measured['penalty']:g}",
         ]
 
     def plot(self) -> Figure:
@@ -218,7 +220,7 @@ def measure_router(
         row("oracle", *chosen(scores[None])),
     ]
     gain, low, high = (rows[0][name] for name in ("gain", "gain_low", "gain_high"))
-    told = (
+    reason = (
         f"on held-out prompts it is worth {gain:+.3f} ({low:+.3f} to {high:+.3f}) beside "
         f"{answered.models[best]}"
     )
@@ -237,9 +239,9 @@ def measure_router(
         if answered.prices
         else [],
         "single": "" if low > 0 else answered.models[best],
-        "reason": told
+        "reason": reason
         if low > 0
-        else f"no gain of choosing is clear; {told.replace('it is', 'a router is')}",
+        else f"no gain of choosing is clear; {reason.replace('it is', 'a router is')}",
     }
 
 

@@ -54,10 +54,10 @@ def best_configuration(
     pairs = len(rated) * len(others) // 2
     found = _against_best(values, best, others, weights, pairs)
     known = [d for d in found if d.scenarios]
-    told = list(zip(map(_label, others), found, strict=True))
-    better = [_change(label, d) for label, d in told if d.verdict == "improvement"]
-    alike = [_change(label, d) for label, d in told if d.verdict == "stable"]
-    open_ones = [_change(label, d) for label, d in told if d.verdict in ("inconclusive", "regression")]
+    compared = list(zip(map(_label, others), found, strict=True))
+    better = [_change(label, d) for label, d in compared if d.verdict == "improvement"]
+    alike = [_change(label, d) for label, d in compared if d.verdict == "stable"]
+    open_ones = [_change(label, d) for label, d in compared if d.verdict in ("inconclusive", "regression")]
     said = [
         f"{name} is the best: it passes {rate} of its trials."
         if len(better) == len(others)
@@ -72,6 +72,8 @@ def best_configuration(
     if any(map(_surprises, known)):
         said.append(
             f"p allows for all {format_count(pairs, 'pair')} of configurations, the interval does not."
+            if pairs > 1
+            else "Where p, from a test of signs, and the interval disagree, p decides."
         )
     if known and all(d.scope == "these scenarios" for d in known):
         said.append("This speaks of these scenarios only; from six on it speaks of scenarios like these.")
@@ -125,7 +127,7 @@ def _change(label: str, d: Difference) -> str:
 
 
 def _surprises(d: Difference) -> bool:
-    """Return whether an interval without zero stands beside a verdict that allows for all pairs."""
+    """Return whether an interval without zero is shown beside a verdict that allows for all pairs."""
     return d.verdict == "inconclusive" and d.interval.excludes(0.0)
 
 

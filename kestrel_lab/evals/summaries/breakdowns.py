@@ -151,8 +151,8 @@ def check_rates(rows: Iterable[EvalRow]) -> list[dict[str, Any]]:
         rate = proportion_interval(
             [one[0] for one in judged], [one[1] for one in judged], [one[2] for one in judged]
         )
-        told = {"success_rate": rate.mean, "low": rate.low, "high": rate.high, "trials": len(judged)}
-        records.append({"config": config, "model_kind": kind, "check": check, **told})
+        measures = {"success_rate": rate.mean, "low": rate.low, "high": rate.high, "trials": len(judged)}
+        records.append({"config": config, "model_kind": kind, "check": check, **measures})
     return records
 
 
@@ -182,7 +182,7 @@ def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
     """Return cells under `FAILED_HEADINGS`: a row per scenario that was failed, those that the best
     configurations failed first.
 
-    Where a scenario was tried more than once, how often it passed stands beside the configuration. The
+    Where a scenario was tried more than once, how often it passed is shown beside the configuration. The
     reason, what was expected and found, is that of the best configuration that failed it. Trials that broke
     are not among them. Of many the last row says how many more there are.
     """

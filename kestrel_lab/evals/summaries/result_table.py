@@ -127,13 +127,13 @@ def not_real(summaries: Iterable[Mapping[str, Any]], shown: Callable[[str], str]
     replayed = kinds.pop("replay", [])
     kinds.pop("real", None)
     made_up = [name for names in kinds.values() for name in names]
-    told = [f"No real model answered for: {', '.join(made_up)}."] if made_up else []
+    lines = [f"No real model answered for: {', '.join(made_up)}."] if made_up else []
     if replayed:
-        told.append(
+        lines.append(
             f"Replayed from recordings: {', '.join(replayed)}. Tokens and cost are those of the "
             "recording, times those of the replay."
         )
-    return told
+    return lines
 
 
 def format_percent(value: float, low: float = math.nan, high: float = math.nan) -> str:

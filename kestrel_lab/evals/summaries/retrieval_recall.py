@@ -56,9 +56,9 @@ def recall_rows(
         head = {"scenario": row.scenario, "family": row.family, "config": row.config, "epoch": row.epoch}
         for check in checks:
             for item in check.items:
-                told = _item_record(check, item, records)
-                if not (missed and told["found"]):
-                    yield {**head, "item": item, "k": check.k, **told, "run": row.run}
+                record = _item_record(check, item, records)
+                if not (missed and record["found"]):
+                    yield {**head, "item": item, "k": check.k, **record, "run": row.run}
 
 
 class MissedItems:
@@ -90,11 +90,11 @@ def missed_table(suite: Suite, lacking: MissedItems, store: SessionStore) -> lis
             scenario,
             label_kind(config, kinds[config]),
             f"{item} (first {k})",
-            f"{len({one['epoch'] for one in told})} of {lacking.trials[scenario, config]}",
-            told[-1]["step"],
-            told[-1]["why"],
+            f"{len({one['epoch'] for one in misses})} of {lacking.trials[scenario, config]}",
+            misses[-1]["step"],
+            misses[-1]["why"],
         ]
-        for (scenario, config, item, k), told in found.items()
+        for (scenario, config, item, k), misses in found.items()
     ]
 
 
@@ -124,7 +124,8 @@ def _where_lost(check: RecallAt, item: str, asked: Retrieval) -> tuple[str, str,
         name = f"{number} {step.retriever}"
         for path, why in step.dropped.items():
             if check.names(path, item):
-                return ("behind" if why.startswith("ranked ") else "dropped"), name, why
+                reason = str(why)
+                return ("behind" if reason.startswith("ranked ") else "dropped"), name, reason
         if any(check.names(path, item) for path in step.chosen):
             return "chosen", name, "this step chose it, and no result that the agent was shown names it"
     return None

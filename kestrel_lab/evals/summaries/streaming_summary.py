@@ -91,6 +91,8 @@ class Reducer:
             numbers = {name: row.metrics[name] for name in MEANS if name in row.metrics}
             numbers["grading_cost"] = grading_cost(result["scores"])
             numbers[SCORE] = mean_score(result["scores"])
+        if row.ended_early:  # what its other checks would have said is not known
+            numbers[SCORE] = math.nan
         self._add(row.config, row.scenario, result, success, numbers)
 
     def add_record(self, record: dict[str, Any]) -> None:
@@ -99,19 +101,19 @@ class Reducer:
         self._add(record["config"], record["scenario"], record, record["success"], numbers)
 
     def _add(
-        self, config: str, scenario: str, told: dict[str, Any], success: float, numbers: dict[str, float]
+        self, config: str, scenario: str, trial: dict[str, Any], success: float, numbers: dict[str, float]
     ) -> None:
         cell = self._cells.get((config, scenario))
         if cell is None:
             cell = self._cells[config, scenario] = Cell(
-                told["family"], told["weight"], told["model"], told["model_kind"]
+                trial["family"], trial["weight"], trial["model"], trial["model_kind"]
             )
         cell.trials += 1
-        cell.errors += told["outcome"] == "error"
+        cell.errors += trial["outcome"] == "error"
         if success == success:  # not a number is the one thing that differs from itself
             cell.success.add(success)
-            if "label" in told:
-                cell.labels.append((success, told["label"], told["label_probability"]))
+            if "label" in trial:
+                cell.labels.append((success, trial["label"], trial["label_probability"]))
         measured = cell.measured if self._grouping else self._means.setdefault(config, {})
         # `Moments.add` written out: a result of 12,000 trials has 100,000 values, and is shown in .1 s.
         for name, value in numbers.items():
@@ -296,6 +298,7 @@ def _plain_mean(name: str, measured: Iterable[dict[str, Moments]], trials: int) 
     moments = Moments()
     for values in measured:
         moments.merge(values.get(name, Moments()))
+    # A mean over some of the trials would compare configurations by different trials.
     return moments.mean if moments.n == trials else math.nan
 
 
@@ -321,6 +324,7 @@ def _detail(
             [(cell.measured.get(metric, Moments()), cell.weight) for cell in cells]
         )
         found |= interval.columns(metric)
+    # A mean without the calls that have no price is a lower bound, and is named as one.
     if found.get("unpriced_calls", 0) > 0:
         found[AT_LEAST] = found["cost_estimate"]
         found |= NOTHING.columns("cost_estimate")
@@ -337,6 +341,7 @@ def broken_bounds(outcomes: Iterable[tuple[str, int, float]]) -> tuple[float, fl
     weights = {"pass": 0.0, "fail": 0.0, "error": 0.0}
     for outcome, count, weight in outcomes:
         weights[outcome] += count * weight
+    # Without any trial the rate is unknown, and not 0.
     total = math.fsum(weights.values()) or math.nan
     return weights["pass"] / total, (weights["pass"] + weights["error"]) / total
 

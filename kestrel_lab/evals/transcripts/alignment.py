@@ -76,7 +76,7 @@ def align_transcripts(runs: Sequence[Transcript]) -> Alignment:
     rows = list[AlignedRow]()
     ahead = [0] * len(pairs)
     for place in range(len(first) + 1):
-        # Steps that only the others have stand before the next one of the first run, side by side.
+        # Steps that only the others have are before the next one of the first run, side by side.
         extra: list[list[TranscriptStep]] = []
         for number, found in enumerate(pairs):
             start = ahead[number]
@@ -164,7 +164,7 @@ def _best_pairs(one: Sequence[TranscriptStep], other: Sequence[TranscriptStep]) 
 def _likeness(one: TranscriptStep, other: TranscriptStep) -> float:
     """Return how much two steps correspond: 3 for the same, below twice the cost of a gap for none."""
     if one.kind != other.kind:
-        # An answer may stand beside a text that another run goes on behind.
+        # An answer may be beside a text that another run goes on behind.
         return 0.1 if {one.kind, other.kind} == {"text", "answer"} else -2.0
     if one.kind != "call":
         return 3.0 if normal_form(one.text) == normal_form(other.text) else 0.5

@@ -101,7 +101,7 @@ class _Fold:
                 self.started = event
                 self._say("user", event.goal, record)
             case e.Prompted() as event if event.text not in self._prompts:
-                # Some agents are told the goal again in each turn: that is said once.
+                # Some agents are given the goal again in each turn: it is shown once.
                 self._say("user", event.text, record)
             case e.ModelAnswered() as event if event.error is None:
                 self._turn += 1

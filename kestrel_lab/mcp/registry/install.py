@@ -43,6 +43,7 @@ Installer = Literal["uv", "pip", "npm"]
 
 _LOCK_S, _INSTALL_S = 180.0, 600.0
 _KEPT, _MOST_OUTPUT = 4_000, 50_000_000
+"""Bytes of an installer's output that are kept for its error, and after which it is stopped."""
 _LEFT_OUT = (
     *("PYTHON", "VIRTUAL_ENV", "CONDA_", "NODE_OPTIONS", "NODE_PATH"),
     *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE", "PIP_NO_DEPS"),
@@ -74,6 +75,8 @@ class LockedPackage:
 
     def commands(self, root: Path) -> tuple[tuple[str, ...], ...]:
         """Return the command lines that install it."""
+        # Wheels only and no scripts: no code of a package may run before it is in a sandbox. Hashes, and no
+        # dependencies beyond the lock: nothing is installed that was not approved.
         folder = folder_of(root, self.package)
         python, file = str(folder / "bin" / "python"), str(folder / _REQUIREMENTS)
         strict = ("--only-binary", ":all:", "--require-hashes", "--no-deps")
@@ -166,7 +169,7 @@ async def install_package(
     """
     folder = folder_of(root, locked.package)
     await asyncio.to_thread(private_folder, root)
-    # Released by the kernel when the process ends.
+    # The kernel releases this lock when its process ends, however that happens.
     async with file_lock(root / f".{folder.name}.lock"):
         known = own_installation(folder, env)
         if (
@@ -184,6 +187,7 @@ async def install_package(
         except BaseException:
             remove_folder(folder)
             raise
+        # The record is written last: a folder without it counts as not installed.
         found = InstalledServer(
             server=server,
             entry=entry,

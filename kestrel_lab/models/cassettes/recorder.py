@@ -120,7 +120,8 @@ class TrialCassette:
             answer = await model.model(request, on_delta)
         except (Exception, asyncio.CancelledError) as error:
             self._failed = True
-            self._taken[key].discard(repeat)  # a retry takes this number
+            # A retry of the same request gets the same number, so a replay finds the answer at once.
+            self._taken[key].discard(repeat)
             before = self._cassette.find(key, self._take, repeat)
             if before is None or before.unanswered:  # an earlier answer stays
                 why = (
@@ -204,6 +205,16 @@ class AbsentModel:
 
 def request_content(name: str, request: ModelRequest) -> dict[str, Json]:
     """Return everything of a request that the answer depends on, as JSON."""
+    return {
+        "model": name,
+        "messages": [message_content(message) for message in request.messages],
+        "tools": tools_content(request.tools),
+        "settings": settings_content(request),
+    }
+
+
+def settings_content(request: ModelRequest) -> dict[str, Json]:
+    """Return the parameters of a request that are set, as JSON."""
     settings: dict[str, Json] = {
         "schema": request.schema,
         "temperature": request.temperature,
@@ -214,12 +225,7 @@ def request_content(name: str, request: ModelRequest) -> dict[str, Json]:
         "reasoning_effort": request.reasoning_effort,
         "response_format": request.response_format,
     }
-    return {
-        "model": name,
-        "messages": [_message(message) for message in request.messages],
-        "tools": tools_content(request.tools),
-        "settings": {key: value for key, value in settings.items() if value is not None},
-    }
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 def tools_content(tools: Iterable[ToolSpec]) -> list[Json]:
@@ -227,7 +233,7 @@ def tools_content(tools: Iterable[ToolSpec]) -> list[Json]:
     return [{"name": tool.name, "description": tool.description, "schema": tool.schema} for tool in tools]
 
 
-def _message(message: Message) -> dict[str, Json]:
+def message_content(message: Message) -> dict[str, Json]:
     """Return a message without call ids, which differ in each run; results follow their calls' order."""
     stored: dict[str, Json] = {"role": message.role, "text": message.text}
     if message.calls:

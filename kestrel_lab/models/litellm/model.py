@@ -128,15 +128,15 @@ class LiteLLMModel:
     def dialect(self, request: ModelRequest) -> Dialect:
         """Return what the provider accepts besides text, for `request`."""
         own = dialect_of(self.name)
-        # What is sent once is not sent again, so marks for a cache pay only where a conversation goes on:
-        # with tools.
+        # Writing to the provider's cache costs extra, and pays only if the prompt is sent again: that is, if
+        # the conversation continues with tool calls.
         return replace(own, sees=self._sees, cache_marks=own.cache_marks and bool(request.tools))
 
     def settings(self, request: ModelRequest) -> dict[str, Any]:
         """Return the parameters of `request` that are set, in OpenAI's names."""
         temperature = request.temperature if request.temperature is not None else self.temperature
         if request.reasoning_effort not in (None, "none") and dialect_of(self.name).signed_thinking:
-            # Anthropic refuses any but its own with thinking.
+            # With thinking, Anthropic refuses any temperature but its default.
             temperature = None
         wanted = {
             "temperature": temperature,
@@ -178,7 +178,7 @@ class LiteLLMModel:
         if self.api_base is not None:
             arguments["api_base"] = self.api_base
         if self.api_key is not None or self._compatible:
-            # The client insists on a key even where the server does not.
+            # The client refuses to work without a key, even if the server needs none.
             arguments["api_key"] = self.api_key or "none"
         if not self._compatible:
             return arguments | {"messages": messages, **counted, **({"tools": tools} if tools else {})}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import apsw
 
@@ -34,9 +34,9 @@ from kestrel_lab.retrieval.indexing.table import (
 
 T = TypeVar("T")
 _BATCH = 40
-"""Files per transaction: what a killed build loses at most."""
+"""Files per transaction: a killed build loses at most these."""
 _SETTLED_NS = 50_000_000
-"""A file that changed so shortly before it was read may change again without its times showing it."""
+"""A file that changed so shortly before it was read may change again with the same time stamp."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +65,12 @@ class BuildProgress:
     """Why it failed."""
 
 
+FEW_FILES: Final = 500
+"""Files that are indexed in a second or two."""
+_FEW_S: Final = 300.0
+"""How much longer they are waited for, on a machine that has no time for them."""
+
+
 class _Build(threading.Thread):
     """Updates an index; `ended` is the result afterwards."""
 
@@ -86,11 +92,11 @@ class CodeIndex:
     def __init__(self, workspace: str | Path, home: str | Path) -> None:
         """Prepare without reading or writing; the database is created under `home` on first use."""
         self.workspace = Path(workspace).resolve()
-        # A path may be too long for a file name, or not UTF-8.
+        # A hash, because a path may be too long for a file name, or not UTF-8.
         name = hashlib.sha256(os.fsencode(self.workspace)).hexdigest()[:20]
         self.path = Path(home).resolve() / "index" / f"{name}.db"
         self.building = BuildProgress()
-        # A connection of SQLite must not be used by two threads at once.
+        # One connection for each thread: two must not use a connection of SQLite at once.
         self._held = threading.local()
         self._thread: _Build | None = None
         self._starting = threading.Lock()
@@ -183,19 +189,22 @@ class CodeIndex:
             return thread
 
     def up_to_date(self, patience_s: float, reporter: Reporter | None = None) -> str:
-        """Update the index, in the background if that takes longer; return a note for the searcher, or
-        nothing.
+        """Update the index, in the background if that takes longer and there are more than `FEW_FILES`;
+        return a note for the searcher, or nothing.
 
         Raises the errors of `refresh` if they happen in time.
         """
         until = time.monotonic() + patience_s
         with self._starting:
             before = self._thread
-        # It may have listed the files before the edit that matters here.
+        # A build in progress may have listed the files before the edit that the searcher means.
         if before is not None:
             before.join(patience_s)
         thread = self.start(reporter)
         thread.join(max(0.0, until - time.monotonic()))
+        # What a replay asks must not depend on how busy the machine is: a few files are always waited for.
+        while thread.is_alive() and self.building.total <= FEW_FILES and time.monotonic() < until + _FEW_S:
+            thread.join(0.1)
         now = thread.ended or self.building
         if now.error is not None:
             raise now.error
@@ -237,6 +246,7 @@ class CodeIndex:
 
     def _refresh(self, reporter: Reporter | None, began: float) -> UpdateResult:
         connection = self._connection()
+        # Before the listing: a file that changes from here on is read again by the next update.
         looked = time.time_ns()
         listed = {path: file_stamp(self.workspace, path) for path in files_of(self.workspace)}
         before = indexed_files(connection)
@@ -265,7 +275,7 @@ class CodeIndex:
         )
 
     def _remember(self, connection: apsw.Connection, *, complete: bool) -> None:
-        """Take in what was committed since, and whether the files are all here."""
+        """Record the commits since the last update, and whether the index has all files."""
         head = history.head_of(self.workspace)
         if complete and not list(connection.execute("SELECT 1 FROM facts WHERE name = 'complete'")):
             connection.execute("INSERT OR REPLACE INTO facts VALUES ('complete', '1')")
@@ -294,10 +304,10 @@ class CodeIndex:
             held = before.get(path)
             same = held is not None and held[3] == content and not held[4]
             read.append((path, place, content, None if same else cut_chunks(path, text[0]), text[0]))  # type: ignore[arg-type]
+        # Files are read and cut before the transaction, so that other processes wait for the writing alone.
         with WriteTransaction(connection):
             for path, place, content, parsed, text in read:
-                # Another process may have written the file meanwhile, from the same bytes: then there is
-                # nothing to do.
+                # Another process may have indexed the same content meanwhile.
                 row = connection.execute("SELECT hash, skipped FROM files WHERE path = ?", (path,)).fetchone()
                 if (
                     row is not None
@@ -322,7 +332,8 @@ class CodeIndex:
         """This thread's connection, to the database that is there now."""
         held: tuple[apsw.Connection, int] | None = getattr(self._held, "one", None)
         with suppress(OSError):
-            # Another process may have replaced a damaged index: the old file stays open without a name.
+            # Another process may have replaced a damaged index; this connection would go on with the deleted
+            # file.
             if held is not None and self.path.stat().st_ino == held[1]:
                 return held[0]
         self._let_go()
@@ -334,7 +345,8 @@ class CodeIndex:
         self._held.one = (connection, self.path.stat().st_ino)
         if self._files is None:
             self._files = OpenDatabase(self.path)
-            # Other threads may keep their connections until then.
+            # Not earlier: other threads may still have connections, and closing the file would drop their
+            # locks.
             weakref.finalize(self, self._files.close)
         self._files.look_again()
         return connection

@@ -2,8 +2,8 @@
 become approvals.
 
 The program makes its own calls, so middleware, cache and containment of ours do not apply to them; its
-sandbox, the run's limits and approvals do. A run that is resumed goes on with the program's own session, or
-in a new one that is told the conversation so far.
+sandbox, the run's limits and approvals do. A resumed run continues the program's own session, or begins a
+new one with the conversation so far as its first message.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GO_ON: Final = "You were stopped in the middle of your work. Go on with it."
 _RESULT: Final = 20_000
 """Characters of a result that are shown; a longer one is kept whole beside the log."""
 _RETOLD: Final = 4_000
-"""Characters of a result that a program is told again which has lost its session."""
+"""Characters of each result that are sent again to a program that lost its session."""
 
 
 async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: RunApprovals) -> str:
@@ -127,7 +127,7 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, approvals: 
 
 
 class _Work:
-    """What a program has told of one step, as far as it is not in the log yet."""
+    """What a program has reported of one step and the log does not have yet."""
 
     def __init__(
         self, step: Step, adapter: Adapter, ctx: RunContext, approvals: RunApprovals, choice: Choice
@@ -136,7 +136,7 @@ class _Work:
         self._approvals, self._choice = approvals, choice
         self._conversation = ctx.state.conversation(step.id)
         self.asked = ""
-        """The model call that was told to have begun and has no answer."""
+        """The model call that was reported as begun and has no answer."""
         self._since = self._turned = 0.0
         self._ours: dict[str, Call] = {}
         """Calls by the program's ids."""
@@ -235,7 +235,7 @@ class _Work:
             self._ours[theirs.id] = self._call(
                 ours.id, ours.name, self._ctx.services.redactor.json(ours.args), Danger.SAFE
             )
-        unpriced = self._ctx.state.meter.unpriced
+        unpriced = self._ctx.state.usage.unpriced
         asked, self.asked, self._turned = self.asked, "", time.perf_counter()
         self._ctx.emit(
             ModelAnswered(

@@ -13,7 +13,8 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -84,10 +85,10 @@ class FileTrace(Struct, frozen=True):
             kernel.mark(author or next(reversed(self.ctx.flow.now().context(call).untrusted), ""))
         if not author and (kernel is None or not kernel.source) and not (way and files.known()):
             return proceed(call)
-        trace = _Trace(self.ctx, files, call, tool, flow, way, author, kernel)
-        return (
-            self._compared(files, trace, proceed) if trace.compares else self._watched(files, trace, proceed)
-        )
+        begin = partial(_Trace, self.ctx, files, call, tool, flow, way, author, kernel)
+        if author and not _named(tool, flow, call):
+            return self._compared(files, call, author, begin, proceed)
+        return self._watched(files, begin(), proceed)
 
     async def _watched(self, files: FileTaint, trace: _Trace, proceed: Handler) -> Result:
         """Proceed with a call of which it matters what it reads."""
@@ -112,33 +113,36 @@ class FileTrace(Struct, frozen=True):
             trace.tell_end()
         return result
 
-    async def _compared(self, files: FileTaint, own: _Trace, proceed: Handler) -> Result:
-        """Proceed with a call of which only the changes matter.
+    async def _compared(
+        self, files: FileTaint, call: Call, author: str, begin: Callable[[], _Trace], proceed: Handler
+    ) -> Result:
+        """Proceed with a call of which only the changes matter: its author counts as having read every
+        tainted file.
 
         Calls of one author that begin before the event loop turns over share one trace, from the first
         beginning to the last end: each of them may have made any change of that time. Until the last end
         every file that changes counts as tainted.
         """
-        if (trace := self._begun.get(own.author)) is None:
-            trace, also = own, list[str]()
+        if (trace := self._begun.get(author)) is None:
+            trace, also = begin(), list[str]()
             trace.before = files.stamps(self.ctx.given.workspace, most=_SMALL)
             if trace.before.whole:
-                self._begun[own.author] = trace
-                asyncio.get_running_loop().call_soon(self._begun.pop, own.author, None)
-                also = [call.id for call in self.calls if call.id != own.call.id]
+                self._begun[author] = trace
+                asyncio.get_running_loop().call_soon(self._begun.pop, author, None)
+                also = [one.id for one in self.calls if one.id != call.id]
             else:  # too much for the event loop
                 trace.before = await asyncio.to_thread(files.stamps, self.ctx.given.workspace)
             trace.tell_begin(also)
         trace.working += 1
         result: Result | None = None
         try:
-            result = await proceed(own.call)
+            result = await proceed(call)
         finally:
             trace.working -= 1
             if last := not trace.working:
                 # Ended at once: the next call begins a new trace.
-                if self._begun.get(own.author) is trace:
-                    del self._begun[own.author]
+                if self._begun.get(author) is trace:
+                    del self._begun[author]
             elif result is not None:
                 # For those that end before the event loop turns over: the last of all records for them.
                 await asyncio.sleep(0)
@@ -186,6 +190,10 @@ def detection_of(tool: Tool, flow: Flow, call: Call) -> _Way:
     return "watch" if "workspace" in flow.reads or "files" in flow.unsaid else ""
 
 
+def _named(tool: Tool, flow: Flow, call: Call) -> list[str]:
+    return paths_of(call.args) if tool.sandbox is None and flow.reaches == "workspace" else []
+
+
 def paths_of(args: dict[str, Json]) -> list[str]:
     """Return the files that a call names in its arguments."""
     path, paths = args.get("path"), args.get("paths")
@@ -210,13 +218,11 @@ class _Trace:
         self.writes = may_write(flow, call)
         self.key = call.key if tool.cache_ttl_seconds is not None else ""
         """The key of an answer that may be stored and given again."""
-        self.named = paths_of(call.args) if tool.sandbox is None and flow.reaches == "workspace" else []
+        self.named = _named(tool, flow, call)
         """The only files that it can write; empty where it can write any."""
         self.root = str(ctx.given.workspace.root)
         self.began = time.time()
         self.marks = files.marks(self.root)
-        self.compares = bool(author) and not self.named
-        """Whether only its changes matter: a tainted author is taken to have read every tainted file."""
         self.working = 0
         """How many calls share it that have not ended."""
         self.before = Snapshot()
@@ -250,7 +256,7 @@ class _Trace:
     def end(self, answer: str, *, cached: bool = False, after: Snapshot | None = None) -> None:
         workspace, args = self.ctx.given.workspace, self.call.args
         self.files.refresh()
-        # A run that has read other files is not told again.
+        # Taint of a run that has read files is already recorded; recording it again would add nothing.
         if not self.read and not self.author:
             match self.way:
                 case "exact":

@@ -34,7 +34,7 @@ from kestrel_lab.runtime.memory.run_memory import with_note_texts
 from kestrel_lab.runtime.supervision.model_guard import guard_model
 
 SILENT: Final = "You ended without a text. Say what came of it: give your answer now, as plain text."
-"""What a model is told that falls silent, once."""
+"""Prompt sent once after an empty answer."""
 WITHHELD: Final = ("content_filter", "refusal")
 """Ends of an answer that the provider or the model withholds: asking again does not help."""
 
@@ -163,7 +163,7 @@ async def _think(
         )
         return Result(answer=replace(answer, calls=calls))
 
-    unpriced = ctx.state.meter.unpriced
+    unpriced = ctx.state.usage.unpriced
     result = await compose_layers(ask, RecordModel(ctx.emit, cycle, idle), *ctx.given.usual["middleware"])(
         call
     )

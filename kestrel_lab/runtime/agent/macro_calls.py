@@ -33,7 +33,7 @@ def offer_macros(
     for begun in state.macros.values() if state is not None else ():
         try:
             macros[begun.started.macro] = registry.get(begun.started.macro, begun.started.version)
-        except UsageError:  # removed meanwhile: the model is told that it is not there
+        except UsageError:  # removed meanwhile: a call of it is answered with "no such tool"
             macros.pop(begun.started.macro, None)
     return with_macros(toolbox, macros.values()) if macros else toolbox
 

@@ -22,7 +22,7 @@ RETRIES = 2
 
 
 class UnusableAnswer(ModelError):
-    """A model's answer did not have its form, also after it was told so."""
+    """A model's answer did not have the required form, not even after the model was asked to correct it."""
 
 
 class Dialogue:
@@ -39,7 +39,7 @@ class Dialogue:
     async def ask(self, text: str, check: Callable[[str], T]) -> T:
         """Return the answer to `text`, as `check` makes it; tools are the step's.
 
-        `check` raises `UsageError` for an answer that cannot be used; the model is told why, twice at most.
+        `check` raises `UsageError` for an unusable answer; the model gets the reason and two more tries.
         Raises `UnusableAnswer` when it then still cannot be used, and what `run_agent` raises.
         """
         # Checks use it; importing it earlier would delay the first output.

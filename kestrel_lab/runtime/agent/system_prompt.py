@@ -1,4 +1,4 @@
-"""What every agent is told before its goal."""
+"""The system message of every agent."""
 
 from __future__ import annotations
 

@@ -88,20 +88,12 @@ def undo_calls(
             else f"no call of run {run} can be undone"
         )
     undone = _Undo(run, Path(store.state(run).folder), store.results)(chosen, force=force)
-    missing: dict[str, Json] = {**undone.missing}
-    whole = KernelUndone(
-        calls=[],
-        kernel=undone.kernel,
-        restored=undone.restored,
-        missing=missing,
-        files=undone.files,
-        cells=undone.cells,
-    )
+    said = {name: getattr(undone, name) for name in KernelUndone.__struct_fields__}
     of = {
         name: [one for run, one in zip(undone.runs, undone.calls, strict=True) if run == name]
         for name in undone.runs
     }
-    return undone, {name: replace(whole, calls=calls) for name, calls in of.items()}
+    return undone, {name: KernelUndone(**{**said, "calls": calls}) for name, calls in of.items()}
 
 
 def newest_run(store: SessionStore) -> str:
@@ -137,7 +129,7 @@ class _Undo:
         live = self._live(newest)
         if not force and (changed := [*self._changed_files(newest), *self._changed_cells(newest)]):
             raise UsageError(f"{', '.join(changed)} changed since, by something else: {_FORCE}")
-        missing = {
+        missing: dict[str, Json] = {
             f"variables of {one.call}": "their kernel is gone"
             for one in newest
             if one.kernel and live is None
@@ -148,7 +140,7 @@ class _Undo:
                 "undo there"
             )
         calls = [one.call for one in newest]
-        undone = UndoResult(calls=calls, runs=[self.run] * len(calls), restored=[], missing=missing)
+        undone = UndoResult(calls=calls, runs=[self.run] * len(calls), kernel="", missing=missing)
         if live is not None:
             of_kernel = live.undo(self.run, next(one.call for one in effects if one.kernel), force=force)
             both = zip(of_kernel.runs, of_kernel.calls, strict=True)

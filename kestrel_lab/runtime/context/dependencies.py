@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -61,4 +61,8 @@ class Ports:
     abstain: float | None = None
     """The confidence, from 0 to 1, that an answer has to state where it is looked at; one that states less
     ends its run as not good enough.
+    """
+    early_stopping: Callable[[str], Awaitable[str]] | None = None
+    """Asked before each turn and call why the run of that id cannot succeed any more, when all its events are
+    in the log; anything but an empty text ends it.
     """

@@ -129,7 +129,7 @@ class FileHistory(Struct, eq=False):
                 self._recorder = None
 
     def _wake(self) -> None:
-        """Another run has taken what the kernel told."""
+        """Treat all files as changed: another run has consumed the kernel's notifications."""
         self.changed = _always
 
     def _tell(self, emit: Callable[[Event], Any]) -> None:

@@ -1,10 +1,10 @@
 """Project guidance: what agents are given of a workspace in their system message, its AGENTS.md and the names
 of its skills, as text of the workspace.
 
-Convention: https://agents.md. The file of the workspace's root stands in the system message. Of files in
-folders below, which go before it there, an agent is told when a call of its names a file below them, and
-reads them like any file. The text has no authority: the run's taint counts it as a file that every agent of
-the run has read.
+Convention: https://agents.md. The file of the workspace's root is in the system message. Files in folders
+below take precedence there: when a call names a file below such a folder, its answer mentions the guidance
+file, and the agent reads it like any file. The text has no authority: for the run's taint it is a file that
+every agent of the run has read.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class NestedGuidance:
     _told: set[tuple[str, str]] = field(default_factory=set)
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Proceed; return the answer with a note on guidance files that the step was not told of yet."""
+        """Proceed; return the answer with a note on guidance files that the step does not know yet."""
         result = await proceed(call)
         path, paths = call.args.get("path"), call.args.get("paths")
         named = (
@@ -228,9 +228,7 @@ class NestedGuidance:
         )
 
     def _new(self, step: str, paths: list[str]) -> list[str]:
-        """Return the guidance files on the way to these files, the nearest last, that `step` has not been
-        told of.
-        """
+        """Return the guidance files above `paths` that `step` does not know yet, the nearest last."""
         found: dict[str, None] = {}
         for path in paths:
             try:

@@ -28,7 +28,7 @@ from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.protocols import Listener, Model
 from kestrel_lab.core.redaction import Redactor
-from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.core.run_types import EARLY_STOPPING, Limits, RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.middleware.hooks import Moment, Phase
@@ -165,7 +165,7 @@ class RunContext:
             seconds_left(limits.seconds, state.working_s), seconds_left(limits.wall_seconds, state.open_s)
         )
         self.allowance = Allowance(limits, state, self.services.max_usage)
-        self._turns_kept = self.state.meter.model_calls
+        self._turns_kept = self.state.usage.model_calls
         earlier = (lambda: opening) if len(opening) == state.events else partial(self._earlier, state.events)
         self.flow = TaintLog(
             earlier, Taint(known=_flows_of(self.toolbox), strict=self.given.containment == "strict")
@@ -180,13 +180,13 @@ class RunContext:
 
     @property
     def began(self) -> Mapping[str, Json]:
-        """What the run was told of the time at its beginning; empty in a log of an earlier version."""
+        """The time at the run's beginning, as `RunStarted.time`; empty in a log of an earlier version."""
         return {} if self.state.started is None else self.state.started.time
 
     def emit(self, event: Event, *, urgent: bool = False, shown: Event | None = None) -> None:
-        """Record `event`, take it into the state and tell the listeners; deltas are only told.
+        """Record `event`, apply it to the state and pass it to the listeners; deltas are passed on only.
 
-        With `shown` they are told that instead: the same, with words that the log is not to have.
+        If `shown` is given, listeners get that: the same event with words that the log must not have.
         """
         if _OF_KIND[type(event)]:
             event = without_secrets(event, self.services.redactor)
@@ -205,7 +205,7 @@ class RunContext:
         """Whether a snapshot is; in a long run after a twentieth more turns, so that their cost grows as the
         run does, not as its square.
         """
-        turns, every = self.state.meter.model_calls, self.given.usual["checkpoint_every"]
+        turns, every = self.state.usage.model_calls, self.given.usual["checkpoint_every"]
         due = every is not None and turns - self._turns_kept >= max(every, turns // 20)
         if due:
             self._turns_kept = turns
@@ -232,7 +232,7 @@ class RunContext:
         self.tell(event)
 
     def tell(self, event: Event) -> None:
-        """Tell the listeners; one that fails is reported to the event loop and told no more."""
+        """Pass `event` to the listeners; one that fails is reported to the event loop and removed."""
         for listener in tuple(self.listeners):
             try:
                 listener(event)
@@ -263,13 +263,17 @@ class RunContext:
         A model that never suspends (a script, a recording) and tools that never do (plain functions, stored
         answers) would otherwise keep deadlines, cancellation and listeners from being heard. Waits for the
         log where it lags far behind, because stopping has to wait for what is queued. Raises `LimitError`
-        past a deadline of the run, the store's error if an event was refused.
+        past a deadline of the run and where it cannot succeed any more, the store's error if an event was
+        refused.
         """
         if turn:
             await asyncio.sleep(0)
         self.check_going()
-        if self.services.store.backlog > MOST_QUEUED:
+        early_stopping = self.given.ports.early_stopping
+        if early_stopping is not None or self.services.store.backlog > MOST_QUEUED:
             await self.on_disk()
+        if early_stopping is not None and (why := await early_stopping(self.run_id)):
+            raise LimitError(EARLY_STOPPING, why)
         if self._due():
             image = self.services.store.image(self.run_id, self.state) if self._in_order else None
             with suppress(StoreError):
@@ -398,9 +402,7 @@ class RunContext:
         return names if alone or step.tools is not None else others
 
     def specs_of(self, step: Step) -> tuple[ToolSpec, ...]:
-        """The tools that the model of `step` is told of: of very many some, see
-        `runtime.context.tool_selection`.
-        """
+        """The tools offered to the model of `step`, see `runtime.context.tool_selection`."""
         names = self.offered(step)
         if (len(self.tools) if names is None else len(names)) > MOST_SHOWN:
             names = select_tools(step.id, names, self.tools, self.state, self.emit)
@@ -437,7 +439,7 @@ class RunContext:
         if step.turns is not None and self.state.conversation(step.id).cycles >= step.turns:
             raise RunError(f"there was no answer within the step's {step.turns} model turns")
         self._check_shares(step.id)
-        limits, used = self.given.limits, self.state.meter
+        limits, used = self.given.limits, self.state.usage
         turns = (
             sum(conversation.cycles for conversation in self.state.conversations.values())
             + self.allowance.unrecorded
@@ -448,7 +450,7 @@ class RunContext:
             raise LimitError(
                 "cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${used.cost_usd:.4f} spent"
             )
-        if limits.tokens is not None and (tokens := used.tokens_in + used.tokens_out) >= limits.tokens:
+        if limits.tokens is not None and (tokens := used.tokens) >= limits.tokens:
             raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {tokens:,} used")
         if (
             limits.messages is not None
@@ -473,7 +475,7 @@ class RunContext:
         """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be
         watched.
         """
-        if before == 0 < self.state.meter.unpriced and self.given.limits.cost_usd is not None:
+        if before == 0 < self.state.usage.unpriced and self.given.limits.cost_usd is not None:
             text = (
                 f"the price of {model.name} is not known: its cost is not counted and the limit of "
                 f"${self.given.limits.cost_usd:g} cannot stop it"

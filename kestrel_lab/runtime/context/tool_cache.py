@@ -124,9 +124,7 @@ class ToolCaching:
 
 @dataclass(frozen=True, slots=True)
 class WatchedStore:
-    """A store that is a miss while it fails: its health is told, no call waits for it long, and none fails
-    for it.
-    """
+    """A store that misses while it fails: its health is reported; no call fails or waits long for it."""
 
     opened: Callable[[], CacheStore]
     dependency: Dependency

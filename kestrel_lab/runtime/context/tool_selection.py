@@ -1,5 +1,5 @@
-"""Which of very many tools a model is told of: those it always needs, those it used, and those that its goal
-names.
+"""Selects the tools offered to a model among very many: those it always needs, those it used, and those that
+its goal names.
 
 What was chosen is an event, so a resumed run shows the same; the list only grows, so that a model's cache of
 its prompt lasts.
@@ -25,7 +25,7 @@ from kestrel_lab.tools.tool import Tool, Toolbox
 from kestrel_lab.tools.tool_search import ToolIndex, tool_from_definition, tool_index
 
 MOST_SHOWN = 40
-"""A model that may use more tools is told of some; of so many it is told of all."""
+"""Up to so many tools are offered all at once; of more, a selection."""
 FOR_QUESTION, FOR_NEED = 12, 8
 """How many are looked out for a question that is put to it, more where there is room; and for a need of its
 own.
@@ -45,7 +45,7 @@ class Growth(Protocol):
         ...
 
     async def missing(self, request: ToolRequest, problem: str) -> str:
-        """What a model is told that called a tool which is not there: `problem`, and what is."""
+        """Return the answer to a call of an unknown tool: `problem`, and the tools that might be meant."""
         ...
 
 
@@ -56,9 +56,7 @@ def select_tools(
     state: RunState,
     emit: Callable[[Event], Any],
 ) -> tuple[str, ...]:
-    """The tools that the model of `step` is told of where more than `MOST_SHOWN` are offered; what is chosen
-    anew is recorded.
-    """
+    """The tools offered to the model of `step` out of more than `MOST_SHOWN`; new choices are recorded."""
     may = toolbox.names if offered is None else offered
     questions = [message.text for message in state.conversation(step).messages if message.role == "user"]
     if len(questions) > state.questions_shown.get(step, 0):
@@ -71,7 +69,7 @@ def select_tools(
 
 
 def always_shown(name: str) -> bool:
-    """Whether a model is told of the tool of that name whatever its goal."""
+    """Whether the tool of that name is offered whatever the goal."""
     return name in _core()
 
 

@@ -99,7 +99,7 @@ def _shares(ctx: RunContext, parent: Step, share: float) -> dict[str, float]:
     state, limits = ctx.state, ctx.given.limits
     siblings = max(1, sum(request.name == DELEGATE for request in state.conversation(parent.id).requests))
     part = min(share or 1 / (siblings + 1), 1 / siblings)
-    used = {"cost_usd": state.meter.cost_usd, "tokens": state.usage.tokens, "seconds": state.working_s}
+    used = {"cost_usd": state.usage.cost_usd, "tokens": state.usage.tokens, "seconds": state.working_s}
     left = {name: bound - used[name] for name in used if (bound := getattr(limits, name)) is not None}
     above = parent.id
     while conversation := state.conversations[above].within and state.conversations[above]:

@@ -37,7 +37,7 @@ _PLAIN = Outcome()
 
 
 def _ignore(_: Event) -> None:
-    """Nobody is told."""
+    """No-op."""
 
 
 def _reachable_from(starts: Iterable[str], onward: Callable[[str], Iterable[str]]) -> set[str]:
@@ -71,7 +71,7 @@ class StepScheduler:
     ) -> None:
         """Prepare; of the steps that an earlier session `finished` those with `True` are not run again.
 
-        `skipped` are those whose condition did not hold. `emit` is told a `step_finished` for each step that
+        `skipped` are those whose condition did not hold. `emit` gets a `step_finished` for each step that
         ended or was skipped, and a `plan_extended` before it.
         """
         self._run_step = run_step

@@ -59,9 +59,9 @@ async def commit(scope: Scope) -> Done:
 
     Arguments: `goal` and `answer`; `propose`, whether a model is asked (yes). A model proposes notes;
     `note_refusal` decides on each, and the memory stores those that pass, then the notes that follow from the
-    log alone, see `learn_from_run`. What is refused is told with the reason. A proposal that cannot be read
-    after three attempts, or cannot be had, stores nothing and is told: the run has its answer all the same.
-    Only in a stage, which can be tried again, a failing model is its failure.
+    log alone, see `learn_from_run`. Refused notes are reported with the reason. If the model gives no
+    readable proposal in three attempts, or fails, nothing is stored and that is reported; the run keeps its
+    answer. Only in a stage, which can be tried again, a failing model fails the step.
     """
     goal, answer, ctx = Arguments(scope).required("goal"), scope.args.get("answer"), scope.ctx
     said = as_text(answer)

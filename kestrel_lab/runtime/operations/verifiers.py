@@ -117,9 +117,9 @@ class ModelVerifier:
                 entry["criterion"] for entry in verdict["criteria"] if entry["met"] and not entry["evidence"]
             ]
         ):
-            told = ", ".join(map(str, bare[:10]))
+            unnamed = ", ".join(map(str, bare[:10]))
             msg = (
-                f"a criterion that is met names the ids of what shows it; nothing is named for {told}: "
+                f"a criterion that is met names the ids of what shows it; nothing is named for {unnamed}: "
                 "name the evidence, or say that the criterion is not met"
             )
             raise UsageError(msg)

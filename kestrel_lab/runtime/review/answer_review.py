@@ -191,8 +191,12 @@ def full_review(
 def propose_actions(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:
     """Propose next actions for the reader of the answer, from the current workspace and the run's calls."""
     made = calls_made(state)
-    ran = [str(args.get("command", "")) for tool, args, _ in made if tool == "bash"]
-    return next_actions(answer, files, changed=_files_changed(made), ran=_distinct_texts(ran))
+    last = max((place for place, one in enumerate(made) if _files_changed([one])), default=-1)
+    ran, ran_last = (
+        _distinct_texts(str(args.get("command", "")) for tool, args, _ in calls if tool == "bash")
+        for calls in (made, made[last + 1 :])
+    )
+    return next_actions(answer, files, changed=_files_changed(made), ran=ran, ran_last=ran_last)
 
 
 def _files_changed(made: Iterable[tuple[str, Mapping[str, Json], str]]) -> list[str]:

@@ -43,7 +43,7 @@ class EvidenceTable:
     @property
     def frame(self) -> pd.DataFrame:
         """A row per claim and citation, with the columns `claim`, `text`, `state`, `why`, `cites`, `quote`,
-        `found`, `trust`, `standing` and `evidence`.
+        `found`, `trust`, `status` and `evidence`.
         """
         return unit_frame(evidence_rows(self.claims), columns=list(_COLUMNS), units={})
 
@@ -70,7 +70,7 @@ class EvidenceTable:
         """No Markdown form: it would be rendered with remote images."""
 
 
-_COLUMNS = ("claim", "text", "state", "why", "cites", "quote", "found", "trust", "standing", "evidence")
+_COLUMNS = ("claim", "text", "state", "why", "cites", "quote", "found", "trust", "status", "evidence")
 
 
 def evidence_table(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("question", "step", "retriever", "asked for", "matched", "chosen", "dropped", "seconds", "note")
 _NOTHING = (
     "this run looked nothing up: searches of search_code and of the operations gather and find_files "
-    "are told here"
+    "are shown here"
 )
 
 

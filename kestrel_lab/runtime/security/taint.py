@@ -93,7 +93,9 @@ class Taint:
     strict: bool = False
     """True if the workspace's files count as untrusted from the start."""
     words: list[str] = field(default_factory=list)
-    """The texts that the user wrote."""
+    """The texts that the user wrote, in order."""
+    _heard: tuple[int, set[str]] = field(default_factory=lambda: (0, set()))
+    """Of how many of `words` the single words are known, and these."""
     passages: list[Passage] = field(default_factory=list)
     """Answers of tools, in order."""
     rows: dict[tuple[str, ...], list[dict[str, Json]]] = field(default_factory=dict)
@@ -189,24 +191,10 @@ class Taint:
     def apply(self, event: Event) -> None:  # one case per event  # noqa: C901
         """Take one event in."""
         match event:
-            case RunStarted():
-                self._root = str(event.private_copy.get("folder") or event.workspace)
-                self.words += [event.goal, *(text for _, text in texts_in(event.plan))]
-                self._offered(event.tools)
-                self._guided(event)
-                self._planned(event.plan)
-                self._take_over(event.earlier, conversation_step(event.plan))
-            case RunForked():
-                self._root = str(event.private_copy.get("folder") or self._root)
-                self._offered(event.tools)
-            case PlanProposed():
-                self._planned(event.plan)
-            case PlanExtended():
-                self._extended(event)
-            case StepStarted():
-                self._begun(event)
-            case MemoryRecalled():
-                self._recalled(event)
+            case ToolCalled():
+                self._called(event)
+            case ToolAnswered():
+                self._answered(event)
             case ModelCalled():
                 self._seen[event.step] = self._context(event.step)
             case ModelAnswered():
@@ -221,10 +209,24 @@ class Taint:
                 self._traced[event.call] = event.read
                 for call in event.also:
                     self._traced.setdefault(call, "")
-            case ToolCalled():
-                self._called(event)
-            case ToolAnswered():
-                self._answered(event)
+            case StepStarted():
+                self._begun(event)
+            case RunStarted():
+                self._root = str(event.private_copy.get("folder") or event.workspace)
+                self.words += [event.goal, *(text for _, text in texts_in(event.plan))]
+                self._offered(event.tools)
+                self._guided(event)
+                self._planned(event.plan)
+                self._take_over(event.earlier, conversation_step(event.plan))
+            case RunForked():
+                self._root = str(event.private_copy.get("folder") or self._root)
+                self._offered(event.tools)
+            case PlanProposed():
+                self._planned(event.plan)
+            case PlanExtended():
+                self._extended(event)
+            case MemoryRecalled():
+                self._recalled(event)
             case ApprovalAsked() if event.contained:
                 self._asked[event.question or event.call] = event
             case ApprovalGiven():
@@ -436,9 +438,18 @@ class Taint:
         """Return true if an answer contains more than its arguments and the user's words: else it carries no
         others' words.
         """
-        known = {word for _, given in texts_in(dict(args)) for word in _WORD.findall(given.casefold())}
-        known |= {word for given in self.words for word in _WORD.findall(given.casefold())}
-        return sum([len(word) for word in _WORD.findall(text.casefold()) if word not in known]) >= _NEWS
+        count, heard = self._heard
+        for said in self.words[count:]:
+            heard.update(_WORD.findall(said.casefold()))
+        self._heard = len(self.words), heard
+        given = {word for _, one in texts_in(dict(args)) for word in _WORD.findall(one.casefold())}
+        letters = 0
+        for match in _WORD.finditer(text.casefold()):
+            if (word := match[0]) not in heard and word not in given:
+                letters += len(word)
+                if letters >= _NEWS:
+                    return True
+        return False
 
     def _foreign(self, flow: Flow, args: Mapping[str, Json], source: str) -> str:
         """Return whose words an answer contains; empty for none but the tool's own."""

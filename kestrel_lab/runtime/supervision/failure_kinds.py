@@ -24,6 +24,7 @@ from kestrel_lab.core.errors import (
     StoreError,
     UsageError,
 )
+from kestrel_lab.core.run_types import EARLY_STOPPING
 from kestrel_lab.models.litellm.errors import error_causes
 
 FailureClass = Literal["transient", "dependency", "logic", "budget"]
@@ -205,6 +206,7 @@ _LIMITS = {
     "wall_seconds": "Allow more seconds in all (wall_seconds), or look what it waited for: kestrel show "
     "says.",
     "messages": "Allow more messages, or make the goal smaller.",
+    EARLY_STOPPING: "Its checks cannot pass any more: leave early stopping out to see the rest.",
 }
 
 

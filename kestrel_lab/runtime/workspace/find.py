@@ -127,6 +127,8 @@ class FoundRuns(TableView):
     """How many runs of the log are in the index, and how many there are."""
     until: datetime | None = None
     """Back to when runs were looked through, where there was no time for all."""
+    notes: tuple[str, ...] = ()
+    """What of the query could not be looked for."""
 
     def __len__(self) -> int:
         return len(self.hits)
@@ -183,8 +185,8 @@ class FoundRuns(TableView):
         ]
 
     def progress(self) -> list[str]:
-        """Return how far the index and the search are, where that is not to the end."""
-        said = []
+        """Return how far the index and the search are, where that is not to the end; what was left out."""
+        said = [*self.notes]
         if self.indexed < self.runs:
             said.append(
                 f"{self.indexed:,} of {self.runs:,} runs are indexed so far, the newest: repeat later"
@@ -219,22 +221,14 @@ def _marked_html(hit: Hit) -> Any:
 def phrases_of(query: str) -> list[tuple[str, ...]]:
     """Return what a query asks for, as the words of each phrase: in quotation marks, or without a space.
 
-    Nothing else has a meaning: AND, NEAR and * are words and signs like others. Raises `UsageError` for a
-    query without a letter or digit, or one that is too long.
+    Nothing else has a meaning: AND, NEAR and * are words and signs like others.
     """
-    if len(query) > _MOST_QUERY:
-        raise UsageError(
-            f"the query has {len(query):,} characters, of {_MOST_QUERY:,} at most: use fewer words"
-        )
     parts = [
         part if place % 2 else one
         for place, part in enumerate(re.split('["“”„«»]', query))
         for one in ([part] if place % 2 else part.split())
     ]
-    found = [words for part in parts if (words := tuple(words_of(part)))]
-    if query.strip() and not found:
-        raise UsageError(f"{one_line(query, 40)!r} has no letter and no digit to look for")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(words for part in parts if (words := tuple(words_of(part)))))
 
 
 class _Search:
@@ -242,7 +236,15 @@ class _Search:
 
     def __init__(self, query: str, filters: Mapping[str, Any]) -> None:
         check_names("find", filters, FILTERS)
+        self.notes: tuple[str, ...] = ()
+        if len(query) > _MOST_QUERY:
+            self.notes = (f"of the {len(query):,} characters the first {_MOST_QUERY:,} were looked for",)
+            query = query[:_MOST_QUERY]
         self.phrases = phrases_of(query)
+        self.nothing = bool(query.strip()) and not self.phrases
+        """Whether words are asked for and there are none, which no run has."""
+        if self.nothing:
+            self.notes += (f"{one_line(query, 40)!r} has no letter and no digit to look for",)
         self.given = {name: _value(name, value) for name, value in filters.items() if value not in (None, "")}
         self.words = {word for phrase in self.phrases for word in phrase}
         terms = sorted(query_terms(self.phrases), key=len, reverse=True)[:_MOST_TERMS]
@@ -362,15 +364,16 @@ def find_runs(
 
     Args:
         store: The log.
-        query: What to look for; empty for all that pass the filters.
+        query: What to look for; empty for all that pass the filters. Any text is one; of a long one the
+            beginning is looked for, and without a letter or digit nothing is found, which `notes` says.
         limit: Runs of the page.
         after: `FoundRuns.after` of the page before.
         wait: Whether to wait until all runs are indexed.
-        reporter: Told how far the index is.
+        reporter: Called with the progress of indexing.
         **filters: By name; `None` and an empty text choose nothing.
 
     Raises:
-        UsageError: An unknown filter, a value that it cannot have, a query without a word.
+        UsageError: An unknown filter, or a value that it cannot have.
     """
     search = _Search(query, filters)
     if not 1 <= limit <= MOST:
@@ -389,6 +392,7 @@ def find_runs(
         indexed=indexed,
         runs=runs,
         until=unseen,
+        notes=search.notes,
     )
 
 
@@ -397,6 +401,8 @@ def _page(
 ) -> tuple[list[Hit], int | None, datetime | None]:
     """Return a page of hits, the number behind which the next one begins, and where the time was up."""
     hits: list[Hit] = []
+    if search.nothing:
+        return hits, None, None
     floor, ceiling = _bounds(store, search)
     below, size, until = min(below, ceiling), 2 * limit, time.monotonic() + _SEARCH_S
     while found := search.candidates(store, below, floor, size):

@@ -224,7 +224,7 @@ class WorkspaceMemory(PartsView):
         return WorkspaceMemory(self._lab, workspace)
 
     def recall(self, query: str, tags: Sequence[str] = (), top_k: int = 5) -> Notes:
-        """Notes that have to do with `query`, the most useful first; what runs would be told."""
+        """Notes relevant to `query`, the most useful first: those that a run would get."""
         found = self._memory.find(NoteQuery(query, top_k, self._place, tags), count=False)
         return Notes(found, self._place, "no note has to do with that")
 
@@ -304,7 +304,7 @@ class WorkspaceMemory(PartsView):
         return Notes(
             tuple(note for note in kept if note.id),
             row.workspace,
-            "the log of this run teaches nothing that can be told from it",
+            "nothing can be learned from the log of this run",
         )
 
     def questions(self) -> list[RecurringQuestion]:

@@ -106,7 +106,7 @@ class WorkspaceSkills(TableView):
         ]
 
     def lines(self) -> tuple[str, ...]:
-        """Why agents are not told of some."""
+        """Why some skills are not offered to agents, one line each."""
         return tuple(
             f"{skill.shown} cannot be loaded: {skill.problem}" for skill in self.list() if skill.problem
         )

@@ -33,7 +33,7 @@ async function say(message) {
   if (response.status === 401) askForToken();
   return response.json();
 }
-const told = reply => [reply.message, reply.todo].filter(Boolean).join(": ");
+const replyText = reply => [reply.message, reply.todo].filter(Boolean).join(": ");
 function complain(text) {
   put(at("trouble"), text);
   at("trouble").hidden = !text;
@@ -49,7 +49,7 @@ function stream(address, hear, state) {
     if (response.status === 401) { state("locked"); askForToken(); ended = true; return; }
     if (!response.ok) {
       const reply = await response.json();
-      complain(told(reply));
+      complain(replyText(reply));
       ended = response.status === 404;
       throw new Error(reply.message);
     }
@@ -73,7 +73,7 @@ function stream(address, hear, state) {
   }
   (async () => {
     while (!ended && !stopping.signal.aborted) {
-      try { await once(); } catch { /* told by the state */ }
+      try { await once(); } catch { /* the connection state shows it */ }
       if (ended || stopping.signal.aborted) return;
       state("lost");
       await new Promise(resolve => setTimeout(resolve, pause));
@@ -96,15 +96,15 @@ function connectPanel(run, el, note) {
         : granted ? { ...common, type: "approve", reason: reason || "", scope: scope || "once", ...(args ? { args } : {}) }
           : { ...common, type: "deny", reason: reason || "", scope: scope || "once" });
     if (reply.type !== "error") return note(reply.note);
-    tell({ k: "refused", id, message: told(reply) });
-    if (reply.code === "already_decided") note(told(reply));
+    tell({ k: "refused", id, message: replyText(reply) });
+    if (reply.code === "already_decided") note(replyText(reply));
   };
   const stop = async () => {
     let reply = await say({ type: "cancel", run });
     if (reply.code === "at_work_elsewhere" && window.confirm("Another process works on this run. Take it away and end it? What that process is doing just now may still take effect."))
       reply = await say({ type: "cancel", run, force: true });
     if (reply.type === "error") {
-      note(told(reply));
+      note(replyText(reply));
       const button = el.querySelector(".kst-stop");
       if (button) button.disabled = false;
     }
@@ -245,7 +245,7 @@ function evalEntry() {
 }
 async function loadSuites(opened) {
   const reply = await say({ type: "trials", ...(opened ? { suite: opened.suite, eval_run: opened.eval_run } : {}) });
-  if (reply.type !== "trials") return complain(told(reply));
+  if (reply.type !== "trials") return complain(replyText(reply));
   const key = one => JSON.stringify([one.suite, one.eval_run]), keys = new Set(reply.eval_runs.map(key));
   for (const [name, known] of evals) if (!keys.has(name)) { known.root.remove(); evals.delete(name); }
   reply.eval_runs.forEach((one, place) => {
@@ -288,7 +288,7 @@ async function search(after) {
   put(at("found-notes"), "searching …");
   const reply = await say(asked);
   if (asked !== looked) return; // another search was begun meanwhile
-  if (reply.type !== "found") return put(at("found-notes"), told(reply));
+  if (reply.type !== "found") return put(at("found-notes"), replyText(reply));
   offerFilters(reply.filters);
   const items = reply.runs.map(foundEntry);
   if (after == null) at("found").replaceChildren(...items); else at("found").append(...items);
@@ -366,7 +366,7 @@ function open() {
       list(message.run);
       if (message.run.id === wanted) { wanted = ""; choose(message.run.id, true); }
     } else if (message.type === "progress" && message.done != null) job(message);
-    else if (message.type === "error") complain(told(message));
+    else if (message.type === "error") complain(replyText(message));
     at("none").hidden = runs.size > 0;
     const waiting = [...runs.values()].filter(({ run: { visible_status } }) => visible_status === "WAITING_APPROVAL").length;
     document.title = (waiting ? "(" + waiting + ") " : "") + "kestrel";
@@ -395,7 +395,7 @@ at("goal").onkeydown = event => { if (event.key === "Enter" && (event.ctrlKey ||
 at("start").onsubmit = async event => {
   event.preventDefault();
   const reply = await say({ type: "start", goal: at("goal").value });
-  if (reply.type === "error") return complain(told(reply));
+  if (reply.type === "error") return complain(replyText(reply));
   complain("");
   at("goal").value = "";
   at("start").hidden = true;
@@ -403,7 +403,7 @@ at("start").onsubmit = async event => {
 };
 at("resume").onclick = async () => {
   const reply = await say({ type: "resume", run: shown.id });
-  put(at("note"), reply.type === "error" ? told(reply) : "");
+  put(at("note"), reply.type === "error" ? replyText(reply) : "");
 };
 at("back").onclick = () => { document.body.classList.remove("chosen"); runs.get(shown?.id)?.open.focus(); };
 at("find").oninput = () => runs.forEach(known => known.sift());

@@ -30,7 +30,7 @@ def _options(pattern: str, most: int = 256) -> list[str]:
     while waiting:
         option = waiting.pop()
         if len(done) + len(waiting) >= most:
-            raise ValueError(f"the pattern {pattern!r} stands for more than {most} patterns")
+            raise ValueError(f"the pattern {pattern!r} expands to more than {most} patterns")
         if found := _BRACES.search(option):
             waiting += [
                 option[: found.start()] + choice + option[found.end() :] for choice in found[1].split(",")

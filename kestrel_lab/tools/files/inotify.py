@@ -1,8 +1,8 @@
-"""Linux's inotify, as far as it is needed here: whether somebody opened one of some files, and which entries
-of folders changed.
+"""Linux's inotify, as far as it is needed here: whether a program opened certain files, and which entries of
+folders changed.
 
-The kernel watches the file or folder itself (its inode), so links, renames, mounts and sandboxes change
-nothing.
+The kernel watches the file or folder itself (its inode), so it also sees accesses through links, new names,
+mounts and sandboxes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 MOST = 2_000
-"""Files that are watched at once; the kernel's own bound is on all of a user's programs together."""
+"""Most files watched at once; the kernel's own limit is for all programs of a user together."""
 _ACCESS, _OPEN = 0x1, 0x20
 _DONT_FOLLOW, _ONLY_FOLDERS = 0x02000000, 0x01000000
 _CHANGES = 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200
@@ -55,6 +55,7 @@ class OpenWatch:
 
     def opened(self) -> bool:
         """Return whether one of the files was opened."""
+        # What the events say does not matter: one event is enough.
         if not self._seen and self._fd >= 0:
             try:
                 self._seen = bool(os.read(self._fd, 4096))
@@ -63,7 +64,7 @@ class OpenWatch:
         return self._seen
 
     def close(self) -> None:
-        """Watch no longer; what was seen until now stays."""
+        """Stop watching; what was seen until now is kept."""
         if self._fd >= 0:
             self.opened()
             os.close(self._fd)
@@ -97,7 +98,8 @@ class ChangeWatch:
         if number >= 0:
             self._folders[number] = name
         elif os.path.isdir(folder) and not os.path.islink(folder):
-            # Not one that has gone meanwhile.
+            # It exists and cannot be watched: the user's watches are used up. A folder that has disappeared
+            # needs none.
             self.reliable = False
 
     def changed(self) -> tuple[dict[str, set[str]], bool]:
@@ -123,7 +125,7 @@ class ChangeWatch:
         return found, lost
 
     def close(self) -> threading.Thread | None:
-        """Watch no longer; return the thread in which the kernel ends the watches, if there were any."""
+        """Stop watching; return the thread in which the kernel ends the watches, if there were any."""
         if self._fd < 0:
             return None
         fd, self._fd, self.reliable = self._fd, -1, False

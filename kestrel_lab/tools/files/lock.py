@@ -75,7 +75,7 @@ class LockedFile:
         """
         content, self._read, self._stamp = None, True, None
         if self.status() is not None:
-            # The name may have become a link since it was looked at.
+            # Without following links: the name may have become one since `status`.
             with closing_fd(open_no_log(self.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self.directory)) as fd:
                 self._stamp = stamp_of(os.fstat(fd))
                 content = read_whole(fd, self.path)
@@ -83,11 +83,11 @@ class LockedFile:
         return content
 
     def write_bytes(self, content: bytes) -> bool:
-        """Put `content` in place in one step; an existing file keeps its mode. Returns whether it is new.
+        """Replace the content atomically; an existing file keeps its mode. Return whether it is new.
 
-        Whatever happens on the way, a reader sees the old content or the new, and after the return the new.
-        Other hard links of the file keep what they had. Raises `ConflictError` if the file is not what was
-        read of it last, through this handle or its workspace.
+        Readers see either the old content or the new one, even after a crash. Other hard links of the file
+        keep the old content. Raises `ConflictError` if the file has changed since it was last read through
+        this handle or its workspace.
         """
         noted = self.workspace.noted(self.relative)
         if not self._read and noted is not None and version_of(self.read_bytes()) != noted:
@@ -110,7 +110,9 @@ class LockedFile:
                     os.fchmod(fd, before.st_mode & 0o777)
                 file.write(content)
                 file.flush()
+                # Before the rename: after a crash, the new name could otherwise have an empty file.
                 os.fsync(fd)
+            # Programs that do not take the lock may have written meanwhile; this leaves them microseconds.
             now = self.status()
             if (now and stamp_of(now)) != (before and stamp_of(before)):
                 raise self._conflict()
@@ -150,7 +152,7 @@ def lock_directory(directory: int, what: str) -> Iterator[None]:
                 )
                 raise TimeoutError(msg) from None
             time.sleep(pause)
-            # Short at first, as other writers take milliseconds.
+            # Short pauses at first, because other writers take milliseconds.
             pause = min(2 * pause, 0.02)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
@@ -161,7 +163,7 @@ def lock_directory(directory: int, what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Closing alone would not do while a child that was forked meanwhile has the handle too.
+        # Closing would not release it if a child was forked meanwhile: the child shares the handle.
         fcntl.flock(directory, fcntl.LOCK_UN)
 
 
@@ -169,9 +171,9 @@ def read_whole(fd: int, path: str, limit: int = MAX_READ_BYTES) -> bytes:
     """Return the content of an open file; `ValueError` for one larger than `limit` bytes."""
     size = os.fstat(fd).st_size
     file = os.fdopen(fd, "rb", closefd=False)
-    # The size first: a read reserves what it asks for.
+    # By the size of the file and not the limit: a read allocates as many bytes as it asks for.
     content = file.read(min(size, limit) + 1)
-    # It grows, or lies about its size as files in /proc do.
+    # The file grows, or reports a size of 0 as files in /proc do.
     if len(content) > size:
         content += file.read(limit + 1 - len(content))
     if len(content) > limit:

@@ -15,7 +15,7 @@ _OPENAT2 = 437
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
 _AT_FDCWD = -100
 _RETRIES = 64
-# A FIFO must not block the opener.
+# Opening a FIFO without a writer would block, and opening a terminal would make it the controlling one.
 _ALWAYS = os.O_CLOEXEC | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -30,7 +30,7 @@ def open_beneath(root_fd: int, path: str, flags: int, mode: int, *, follow: bool
     (Linux 5.6 and later); elsewhere, and without it, every symlink is refused. Raises `OSError`, with
     `EXDEV` or `ELOOP` for a path that leads out or through a symlink, and `ValueError` for a NUL.
     """
-    # Ctypes would cut the path there.
+    # C would take the path to end there, and open another file than the one that was checked.
     if "\0" in path:
         raise ValueError("a path cannot contain a NUL character")
     if has_openat2():
@@ -90,8 +90,8 @@ def _syscall() -> Callable[..., int]:
 
 
 def _openat2(root_fd: int, path: str, flags: int, mode: int, resolve: int) -> int:
-    # The kernel refuses what it has no use for: a mode where nothing is created, and with O_PATH most other
-    # flags.
+    # Unlike `open`, `openat2` refuses what it would ignore: a mode if nothing is created, and most flags with
+    # O_PATH.
     if flags & os.O_PATH:
         flags &= os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     how = _OpenHow(flags=flags, mode=mode if flags & os.O_CREAT else 0, resolve=resolve)

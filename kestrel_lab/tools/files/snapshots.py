@@ -1,9 +1,8 @@
-"""Snapshots: what the files of a workspace hold at one moment, kept under the home so that a fork can have
-them again.
+"""Snapshots: the contents of a workspace's files at one moment, stored under the home for forks.
 
-A snapshot is an index of paths, each with its kind, mode and the name of its content. Contents lie in a store
-that is addressed by their hash, so a content is kept once whatever number of snapshots has it. What comes
-into a snapshot: see `workspace_recorder`.
+A snapshot is an index of paths, each with its kind, mode and the name of its content. The store addresses
+contents by their hash, so it has each content once, however many snapshots share it. `workspace_recorder`
+decides what is in a snapshot.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.host.filesystem import private_folder
 
 ROOM_BYTES: Final = 2_000_000_000
-"""Bytes of all contents of a home; beyond them those go that were not used for longest."""
+"""Most bytes of all contents of a home; beyond them, the least recently used ones are deleted."""
 _SMALL: Final = 1 << 16
 """Bytes of a content that may lie in a bundle."""
 _FEW: Final = 8
-"""Contents for which a bundle is not worth while."""
+"""Fewer contents than this get a file each: reading a bundle's head would cost more."""
 _BUNDLE: Final = "bundle-"
 
 
@@ -73,8 +72,8 @@ class SnapshotStore:
     """The contents and the indexes of the snapshots of a home; safe to use from any thread and by several
     processes.
 
-    Small contents that are kept together lie in one file, a bundle: a file for each would cost a workspace of
-    thousands seconds.
+    Small contents that are stored together share one file, a bundle: with a file for each, storing a
+    workspace of thousands of files would take seconds.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class SnapshotStore:
         self._bundles: set[str] = set()
         self._listed = False
         self._used: set[str] = set()
-        """Files that were marked as used, so that they are not those that go first."""
+        """Files marked as used by this process, so that they are not deleted first."""
         # Reentrant: `drop` keeps the rest of a bundle while it holds the lock.
         self._lock = threading.RLock()
 
@@ -142,7 +141,7 @@ class SnapshotStore:
                     content = file.read(place[2])
         except OSError:
             return None
-        # The name is the hash of the content: a damaged or changed file is none.
+        # The name is the hash of the content, so a damaged or changed file is detected.
         return content if hashlib.sha256(content).hexdigest()[:32] == name else None
 
     def keep_index(self, entries: Mapping[str, Entry]) -> str:
@@ -161,6 +160,7 @@ class SnapshotStore:
             file = name if place is None else place[0]
             if file in self._used:
                 return True
+            # The time of a file says when it was last used; deleting goes by that.
             try:
                 os.utime(self._file(file))
             except OSError:
@@ -177,11 +177,14 @@ class SnapshotStore:
                 if self._file(name).exists():
                     self._file(name).unlink(missing_ok=True)
                     dropped.add(name)
+            # All bundles on disk, not only the known ones: other processes may have written some.
             for bundle in [file.stem for file in self.contents.folder.glob(f"{_BUNDLE}*.txt")]:
                 places = self._places_in(bundle)
                 if gone := places.keys() & set(names):
                     dropped |= gone
                     content = self._file(bundle).read_bytes()
+                    # First the copy of the rest, then the deletion: a process that ends in between loses
+                    # nothing.
                     self.keep_batch(
                         {
                             name: content[at : at + length]
@@ -200,9 +203,10 @@ class SnapshotStore:
         return self.contents.folder / f"{name}.txt"
 
     def _find(self, name: str, *, anew: bool = True) -> tuple[str, int, int] | None:
-        """Return where in a bundle a content is. Unless `anew`, bundles that other processes have written
-        since the first question may be missed: a content is then kept twice, which costs less than listing a
-        folder of thousands for each new content.
+        """Return where in a bundle a content is; `None` if it is in none.
+
+        Without `anew`, bundles that other processes wrote since the first search may be missed. A content is
+        then stored twice, which costs less than listing a folder of thousands for each new content.
         """
         if name not in self._places and (anew or not self._listed) and not self._file(name).exists():
             self._read_bundles()

@@ -60,7 +60,7 @@ def delete_file(path: str, ctx: ToolContext) -> str:
     workspace, relative = ctx.workspace, ctx.workspace.relative(path)
     workspace.check_writable(relative)
     if kept := _kept_by(ctx, relative):
-        # Done before, by this very call, whose answer was lost.
+        # This very call has already deleted the file before a crash; its answer was lost.
         return f"deleted {relative} (kept as {kept})"
     workspace.check_settings(relative, b"")
     with workspace.locked(path) as file:
@@ -124,7 +124,7 @@ def restore_from_trash(workspace: Workspace, path: str, kept: str) -> None:
         if stat_entry(name, directory) is not None:
             raise FileExistsError(f"{path} exists: nothing was restored; delete or rename it first")
         try:
-            # Unlike a rename it replaces nothing.
+            # A rename would replace a file that appeared meanwhile; a link fails instead.
             os.link(name, name, src_dir_fd=trash, dst_dir_fd=directory, follow_symlinks=False)
         except (FileExistsError, FileNotFoundError):
             raise

@@ -73,7 +73,7 @@ class Workspace:
             raise UsageError(f"the workspace {given} is not a directory: create it, or name another")
         object.__setattr__(self, "_given", given)
         object.__setattr__(self, "root", given.resolve())
-        if not is_utf8(str(self.root)):  # the log has it as text
+        if not is_utf8(str(self.root)):  # the log stores it as text
             shown = escape_surrogates(str(self.root))
             raise UsageError(
                 f"the workspace {shown} has a name that is not UTF-8: rename the folder, or name another"
@@ -118,6 +118,8 @@ class Workspace:
             self.check_writable(relative)
         if not flags & os.O_DIRECTORY:
             self._check_no_log(path, relative)
+        # From the root's descriptor, step by step: a path that is checked and then opened could be swapped
+        # for a link in between.
         with explain_os_error(path, self), closing_fd(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
             fd = open_beneath(root, relative, flags, mode, follow=not writes)
         refuse_open_log(fd, path)
@@ -174,12 +176,12 @@ class Workspace:
         return decode_text(self.read_bytes(path), str(path))
 
     def write_bytes(self, path: str | Path, content: bytes) -> bool:
-        """Put a file in place in one step, with its directories; an existing one keeps its mode. Returns
-        whether it is new.
+        """Write a file atomically, with its directories; an existing one keeps its mode. Return whether it is
+        new.
 
-        No other writer that uses a workspace is at it meanwhile. To change what a file holds, read and write
-        it under one lock: `with workspace.locked(path) as file`. In a tool's call, a file that was read and
-        has changed since is not replaced: `ConflictError`. Otherwise see `LockedFile.write_bytes`.
+        Other writers that use a workspace wait meanwhile. To change the contents of a file, read and write it
+        under one lock: `with workspace.locked(path) as file`. In a tool's call, a file that has changed since
+        it was read is not replaced: `ConflictError`. Otherwise see `LockedFile.write_bytes`.
         """
         with self.locked(path, make=True) as file:
             return file.write_bytes(content)
@@ -190,8 +192,8 @@ class Workspace:
 
     @contextmanager
     def locked(self, path: str | Path, *, make: bool = False) -> Iterator[LockedFile]:
-        """Keep every other writer that uses a workspace away from a file, in this and in other processes;
-        with `make`, make its folder.
+        """Lock a file against all other writers that use a workspace, in this and other processes. With
+        `make`, create its folder.
         """
         relative = self.relative(path)
         self.check_writable(relative)

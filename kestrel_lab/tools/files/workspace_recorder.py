@@ -1,9 +1,9 @@
 """Workspace recorder: the snapshot of a workspace, kept up to date while runs work in it.
 
-Nothing is written into the workspace, and git is not asked: a repository, its index and its stash are files
-that are read. What is not taken in: the home itself; folders that programs make again (`REMADE`); of a git
-folder its objects, which a copy shares, and its hooks and settings, which can start programs; files beyond
-`MOST_FILE` and `MOST_BYTES`, of which only size and times are kept.
+Nothing is written into the workspace, and git is not called: a repository, its index and its stash are read
+as files. Left out are the home itself; folders that programs make again (`REMADE`); the objects of a git
+folder, which a copy shares; its hooks and settings, which can start programs; and the contents of files
+beyond `MOST_FILE` and `MOST_BYTES`, of which only size and times are stored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEPENDENCIES: Final = frozenset({".venv", "node_modules"})
 REMADE: Final = CACHES | DEPENDENCIES | {".kestrel"}
 """Folders whose files are not stored: large, and recreated by programs."""
 MOST_ENTRIES: Final = 50_000
-"""A workspace with more is not kept at all."""
+"""No snapshot is made of a workspace with more."""
 MOST_FILE: Final = 32_000_000
 MOST_BYTES: Final = 256_000_000
 """Bytes of one file, and of all files together, that a snapshot keeps."""
@@ -51,20 +51,21 @@ _OURS: Final = frozenset(
 _TEMPORARY: Final = (".kestrel-", ".tmp")
 """Prefix and suffix of temporary names of file tools."""
 _BATCH_BYTES: Final = 32_000_000
+"""Contents in memory that are written together."""
 _FEW: Final = 64
 _FEW_BYTES: Final = 1_000_000
 _FEW_LOOKS: Final = 12
-"""Entries, bytes and looks up to which a workspace is walked through each time. The kernel takes 10 ms to end
-a watch, longer than all looks of a trial in a small folder take together.
+"""Entries, bytes and refreshes up to which the whole workspace is scanned each time, without a watch. The
+kernel takes 10 ms to end a watch, longer than all scans of a trial in a small folder together.
 """
 
 
 class Recorder:
     """The snapshot of a workspace, kept up to date; safe to use from any thread.
 
-    On Linux the kernel tells which entries changed, so that asking costs microseconds whatever the size of
-    the workspace. Where it cannot, all entries are looked at each time, and so are the few of a small
-    workspace until it was asked often.
+    On Linux the kernel reports which entries changed, so a refresh takes microseconds whatever the size of
+    the workspace. Without that, all entries are compared each time; so are those of a small workspace, until
+    it was refreshed often.
     """
 
     def __init__(self, root: Path, store: SnapshotStore, *, watch: bool = True) -> None:
@@ -82,7 +83,7 @@ class Recorder:
         self._began = False
         self._watch: ChangeWatch | None = None
         self._unwatched = watch
-        """Whether the kernel is to be asked once that pays."""
+        """True while there is no watch, and one may be started once that pays."""
         self._looks = 0
         self._home = _identity(store.home)
         self._linked: LinkedRepository | None = None
@@ -172,7 +173,8 @@ class Recorder:
             self.problem = f"the workspace has more than {MOST_ENTRIES:,} files and folders"
             self.close()
         elif first:
-            if len(self._stamps) > _FEW:  # fewer are read again as fast
+            # A few files are read again as fast as their stamps.
+            if len(self._stamps) > _FEW:
                 _keep_stamps(self.store, self.root, self._stamps)
         elif changed:
             self.journal.append(changed)
@@ -194,7 +196,8 @@ class Recorder:
         self._scan("")
         if self._unwatched and (len(self.entries) > _FEW or self._bytes > _FEW_BYTES):
             self._watch_from_now_on()
-            self._scan_all()  # what was found is known by its stamps
+            # Once more, now with the watch. Contents are not read again: their stamps are known.
+            self._scan_all()
 
     def _update(self, dirty: Mapping[str, set[str]]) -> set[str]:
         changed: set[str] = set()
@@ -223,7 +226,7 @@ class Recorder:
         return [one for one in self.entries if one == path or one.startswith(f"{path}/")]
 
     def _scan(self, folder: str) -> None:
-        """Take in what is in a folder, and have it watched from now on."""
+        """Record the entries of a folder, and watch it from now on."""
         try:
             fd = self._open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:  # closed to us, or gone
@@ -231,7 +234,7 @@ class Recorder:
                 raise
             return
         with closing_fd(fd):
-            # Before it is listed: later changes are reported.
+            # Before it is listed, so that no change falls between listing and watching.
             if self._watch is not None:
                 self._watch.add(f"/proc/self/fd/{fd}/." if folder else str(self.root), folder)
             found: dict[str, os.stat_result] = {}
@@ -239,10 +242,11 @@ class Recorder:
                 for item in listed:
                     with suppress(FileNotFoundError):  # removed since it was listed
                         found[item.name] = item.stat(follow_symlinks=False)
-        if folder and LOG in found:  # another home
+        # The folder of another log, whose files must not be opened.
+        if folder and LOG in found:
             return
         for name in sorted(found):
-            # One more than a small workspace has, and it is begun anew with a watch.
+            # With one entry more than a small workspace has, the scan begins again with a watch.
             if len(self.entries) > (_FEW if self._unwatched else MOST_ENTRIES):
                 return
             if not self._left_out(folder, name):
@@ -284,6 +288,7 @@ class Recorder:
     def _file(self, path: str, status: os.stat_result) -> Entry:
         stamp = stamp_of(status)
         known = self._stamps.get(path)
+        # A file that changed a moment ago may change again with the same time stamp, so it is read.
         if known is not None and known[0] == stamp and not is_fresh(stamp):
             content = known[1]
         elif (
@@ -297,7 +302,7 @@ class Recorder:
                 fd = self._open(path, os.O_RDONLY)
                 refuse_open_log(fd, path)
             except OSError:
-                # Closed to us, a log, or another thing since.
+                # Not readable, a log, or no longer a file.
                 content = ""
             else:
                 with os.fdopen(fd, "rb") as file:
@@ -347,7 +352,7 @@ class Recorder:
 
     def _status(self, path: str) -> os.stat_result:
         if self._linked is not None and path == ".git":
-            # A file that says where the repository is: see `_add_linked`.
+            # The file `.git` of a worktree; `_add_linked` records the repository that it names instead.
             raise FileNotFoundError(path)
         with closing_fd(self._open(path, os.O_RDONLY | os.O_DIRECTORY, parent=True)) as fd:
             return os.stat(path.rpartition("/")[2], dir_fd=fd, follow_symlinks=False)
@@ -385,7 +390,7 @@ def read_snapshot(root: Path, store: SnapshotStore) -> Snapshot:
     return recorder.entries
 
 
-# What is known of files from earlier: spares reading all of them once more for each process.
+# Stamps of files from earlier processes, so that not every process reads all files again.
 
 
 def _stamps_file(store: SnapshotStore, root: Path) -> Path:
@@ -402,7 +407,7 @@ def _known_stamps(store: SnapshotStore, root: Path) -> dict[str, tuple[tuple[int
 
 
 def _keep_stamps(store: SnapshotStore, root: Path, stamps: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
-    # The next process reads the files again.
+    # Without them the next process reads the files again, which is slower and as right.
     with suppress(OSError):
         private_folder(store.contents.folder)
         temporary = store.contents.folder / f".{secrets.token_hex(8)}.part"

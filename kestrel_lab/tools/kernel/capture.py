@@ -17,16 +17,16 @@ from typing import Any, Final
 from kestrel_lab.core.sanitize import head_tail, one_line, overwrite_lines
 
 MOST_PRINTED = 200_000
-"""Characters of printed text that are kept."""
+"""Most characters of printed text that are kept."""
 MOST_REPORTED = 4_000
-"""Characters of printed text that are reported at once while code runs: the last ones."""
+"""Most characters of one report while code runs; of more, the last ones."""
 MOST_IMAGES = 20
 MOST_IMAGE_BYTES = 4_000_000
 IMAGES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
 """Media types of images that are kept, with the bytes that each begins with."""
 SPARE = 20
-"""Pieces of output that are reported at once; further ones ten times a second, so that a loop of prints stays
-cheap.
+"""Reports that may follow each other at once; further ones come ten times a second, so that a loop of prints
+stays cheap.
 """
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -55,6 +55,7 @@ class Output:
 
     def printing(self, stream: str, text: str) -> None:
         """Keep a printed text, as far as there is room."""
+        # What is beyond the bound is counted, not kept: a loop may print gigabytes.
         kept = text[: MOST_PRINTED - self.kept]
         self.kept += len(kept)
         self.dropped += len(text) - len(kept)
@@ -110,11 +111,12 @@ class _Report:
             self.flush()
 
     def flush(self) -> None:
-        """Report what there is, unless much was reported just now; the next piece brings it then."""
+        """Report what is new, unless much was reported just now; then the next piece brings it."""
         now = time.monotonic()
         self._spare = min(float(SPARE), self._spare + (now - self._at) * 10)
         self._at = now
-        # Listeners live on the thread of the run; what another thread prints goes out with the next piece.
+        # Listeners must be called on the thread of the run; output of other threads goes out with the next
+        # piece.
         if self._new and self._spare >= 1 and threading.get_ident() == self._thread:
             self._spare -= 1
             text, self._new = self._new, ""
@@ -144,9 +146,9 @@ class _Stream(io.TextIOBase):
 
 @contextmanager
 def _joined(stream: Any, captured: _Stream) -> Iterator[None]:
-    """Send what is written to a kernel's own stream to `captured`: handlers of logs hold that stream."""
+    """Redirect writes to a kernel's own stream to `captured`: handlers of `logging` keep that stream."""
     if not hasattr(stream, "pub_thread"):
-        # A stream of a terminal or a test is left alone: the code that keeps it means that one.
+        # Not a kernel's stream but that of a terminal or a test: code that keeps it means that one.
         yield
         return
     stream.write = captured.write
@@ -169,7 +171,7 @@ def capture_output(shell: Any, tell: Callable[[str], object] = lambda _: None) -
     output = Output()
 
     class Publisher(publisher):  # type: ignore[misc]
-        # IPython would keep what a publisher registers with its events beyond this block.
+        # What a publisher registers with IPython's events would stay registered after this block.
         _setup_execution_tracking = staticmethod(lambda: None)
 
         def publish(self, data: Any, metadata: Any = None, source: Any = None, **_: Any) -> None:
@@ -196,7 +198,7 @@ def capture_output(shell: Any, tell: Callable[[str], object] = lambda _: None) -
     streams = sys.stdout, sys.stderr
     hooks = shell.display_pub, shell.displayhook, shell.display_trap.hook, sys.displayhook
     shell.display_pub, shell.displayhook = Publisher(shell=shell), _keeping_results(shell, Hook)
-    # In a cell that awaits, the trap has set it already.
+    # Both: in a cell that awaits, IPython's trap has already put its hook into `sys`.
     shell.display_trap.hook = sys.displayhook = shell.displayhook
     own = {name: shell.__dict__.get(name) for name in ("showtraceback", "showsyntaxerror")}
     shell.showtraceback, shell.showsyntaxerror = show_traceback, show_syntax
@@ -211,6 +213,7 @@ def capture_output(shell: Any, tell: Callable[[str], object] = lambda _: None) -
     finally:
         sys.stdout, sys.stderr = streams
         shell.display_pub, shell.displayhook, shell.display_trap.hook, sys.displayhook = hooks
+        # Methods of the class were hidden by attributes of the object: deleting those brings them back.
         for name, before in own.items():
             if before is None:
                 shell.__dict__.pop(name, None)
@@ -219,7 +222,7 @@ def capture_output(shell: Any, tell: Callable[[str], object] = lambda _: None) -
 
 
 def _keeping_results(shell: Any, hook: Any) -> Any:
-    """Make a display hook; a new one of IPython empties the names of the last results."""
+    """Make a display hook and keep `_`, `__` and `___`, which IPython empties when it makes one."""
     earlier = {name: shell.user_ns[name] for name in ("_", "__", "___") if name in shell.user_ns}
     made = hook(shell=shell)
     shell.user_ns.update(earlier)
@@ -259,7 +262,7 @@ _CELL_CHARS: Final = 60
 def frame_table(value: object) -> list[list[str]]:
     """Return the beginning of a pandas frame as texts: headings, then row by row; empty for anything else.
 
-    Of the data of the frame and never of its HTML, which a class may make up.
+    Made from the frame's data, never from its HTML, which a subclass may invent.
     """
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(value, pandas.DataFrame):

@@ -226,7 +226,7 @@ async def run_cell(cell: str, ctx: ToolContext) -> str:
         warning = await asyncio.to_thread(document.swap, swap)
     except (ToolError, ConflictError) as error:
         live.show(ran, ctx.run_id)
-        warning = f"its output stands below the running cell instead: {error}"
+        warning = f"its output is below the running cell instead: {error}"
     else:
         about.emit(
             CellsChanged(

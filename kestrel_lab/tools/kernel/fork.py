@@ -39,6 +39,7 @@ def fork_problem() -> str:
     """Return why the kernel cannot be copied now; empty if it can."""
     if reason := lockdown_problem():
         return reason
+    # Not imported here: a kernel without torch must not pay for loading it.
     torch = sys.modules.get("torch")
     # CUDA does not work in a forked process.
     if torch is not None and torch.cuda.is_initialized():
@@ -62,14 +63,16 @@ class Fork:
         waiting, self._starter = os.pipe()
         drawn = random.getstate()
         with warnings.catch_warnings():
-            # Newer Pythons warn of forking beside threads: what is locked then ends in a time limit.
+            # Newer Pythons warn of forking beside threads: a lock that another thread holds stays locked in
+            # the copy. Here that is bounded by the time limit of `wait`.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if self.pid == 0:
-            # Python seeds it anew in a copy, which then would draw other numbers than the kernel will.
+            # Python reseeds `random` after a fork; the preview must draw the numbers that the kernel would.
             random.setstate(drawn)
             _child(work, places, self._scratch, self._fd, waiting, paused=paused)
         os.close(waiting)
+        # Not the number of the process: it may be given to another process once this one has ended.
         self._watch = os.pidfd_open(self.pid)
         self._lock = threading.Lock()
 
@@ -103,7 +106,7 @@ class Fork:
             if self._watch < 0:
                 return
             with contextlib.suppress(ChildProcessError):
-                # Else the ended copy would stay as a zombie.
+                # Otherwise the ended copy stays as a zombie.
                 os.waitpid(self.pid, 0)
             for fd in (self._fd, self._starter, self._watch):
                 os.close(fd)
@@ -122,21 +125,21 @@ class Fork:
 def _child(work: Work, places: ReadPlaces, scratch: str, fd: int, waiting: int, *, paused: bool) -> NoReturn:
     """Run as the copy. It always exits here, without running the parent's cleanup."""
     try:
-        # What was there is not looked at again, which would copy its pages.
+        # A collection would write to every object and so copy all pages of the kernel.
         gc.freeze()
         lock_down({fd, waiting}, places, scratch)
         tempfile.tempdir = scratch
         buffers, names = Buffers(), list[str]()
         if paused:
             with os.fdopen(waiting, "rb") as asked:
-                # The kernel is gone, or needs this copy no more.
+                # End of file: the kernel has ended, or closed this copy.
                 if not (line := asked.readline()):
                     os._exit(0)
             names = json.loads(line)
         write_values(fd, work(scratch, buffers, names), buffers)
     except NoLockdown as error:
         write_values(fd, {PROBLEM: str(error)}, Buffers())
-    except BaseException as error:  # of a process that ends; the parent says so  # noqa: BLE001
+    except BaseException as error:  # this process ends; the parent reports the error  # noqa: BLE001
         with contextlib.suppress(BaseException):
             last = traceback.extract_tb(error.__traceback__)[-1]
             write_values(fd, {PROBLEM: f"{type(error).__name__}: {error} ({last.name})"}, Buffers())

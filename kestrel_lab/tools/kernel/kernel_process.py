@@ -23,7 +23,7 @@ LIST, INSPECT = "_kestrel_listed", "_kestrel_inspected"
 
 
 def main() -> None:
-    """Restrict this process, then run as a kernel until told to end."""
+    """Restrict this process, then run as a kernel until a shutdown request."""
     connection, workspace, scratch, memory, access = sys.argv[1:6]
     if int(memory):
         resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
@@ -31,9 +31,8 @@ def main() -> None:
     read = [*read_places(workspace), str(Path(__file__).parents[2])]
     # Before there are threads, which Landlock would not restrict. The sockets of a kernel are made after it.
     landlock.drop_privileges()
-    landlock.restrict_process(
-        read, [], [workspace, scratch] if access == "writes" else [scratch], network=False
-    )
+    written = [workspace, scratch] if access == "writes" else [scratch]
+    landlock.restrict_process(landlock.Access(system=read, write=written))
     landlock.filter_calls(filter_program((_AF_UNIX, AF_INET, AF_INET6, _AF_NETLINK)))
     from ipykernel.kernelapp import IPKernelApp
 

@@ -35,7 +35,7 @@ EXECUTE_S = 600.0
 MOST_PREVIEWS = 5
 """As many as calls of a turn; each holds the values that it computed."""
 _TURNS_S = 0.02
-"""Seconds of the event loop before code runs, in which a cancellation goes from the cell to the call."""
+"""Seconds that the event loop runs before code does, so that a cancellation of the cell reaches the call."""
 STOPPED = "was stopped"
 """End of the message on code that was stopped."""
 HEADLESS = "KESTREL_HEADLESS"
@@ -112,7 +112,7 @@ def stop_button() -> Iterator[threading.Event]:
         cancelled = task.cancel() or cancelled
 
     def stop(*_: object) -> None:
-        # This frame is no part of what the person's code did.
+        # IPython leaves this frame out of the traceback: it is not part of the person's code.
         __tracebackhide__ = True
         pressed.set()
         if asyncio.current_task(loop) is task:
@@ -121,6 +121,7 @@ def stop_button() -> Iterator[threading.Event]:
 
     def stop_thread() -> None:
         pressed.set()
+        # Signals reach the main thread alone; this is the only way to raise in another one.
         if asyncio.current_task(loop) is task:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(here), ctypes.py_object(KeyboardInterrupt)
@@ -139,7 +140,8 @@ def stop_button() -> Iterator[threading.Event]:
         if main:
             signal.signal(signal.SIGINT, before)
         if cancelled and task.cancelling():
-            # The shell has shown it as an exception of the code.
+            # The shell has already shown the cancellation as an exception of the code; without this, it would
+            # cancel the agent's run as well.
             task.uncancel()
 
 
@@ -179,7 +181,7 @@ class ExecutionResult:
         if self.stopped:
             return "the code was stopped"
         lines = self.error.strip().splitlines()
-        # By a time limit; the exception that this took is no news.
+        # A time limit says so in its first line; the exception that ended the code adds nothing.
         stopped = lines and lines[0].endswith(STOPPED)
         return "" if not lines else lines[0] if stopped else lines[-1]
 
@@ -286,11 +288,10 @@ class LiveKernel:
         return str(self.shell.transform_cell(code))
 
     def adopt(self, preview: Preview, run: str, call: str, *, show: bool = True) -> ExecutionResult:
-        """Take over what a preview computed; the code is not run, and what came of it is shown unless the
-        caller does.
+        """Take over the values that a preview computed, without running the code; show its output if `show`.
 
-        Raises `ConflictError` where the kernel has gone on since the preview, or what was handed over cannot
-        be read: nothing is changed then.
+        Raises `ConflictError` if something ran in the kernel since the preview, or if the values cannot be
+        read; then nothing is changed.
         """
         if preview.generation != self.generation or preview.store is None:
             raise ConflictError(
@@ -345,8 +346,7 @@ class LiveKernel:
                 name for name in values if name != "_" and (not name.isidentifier() or name.startswith("_"))
             ]:
                 raise ConflictError(
-                    f"{problem}: it has names that no variable should have ({bad[0][:40]!r}): nothing "
-                    "was changed"
+                    f"{problem}: it produced an invalid variable name ({bad[0][:40]!r}): nothing was changed"
                 )
             adopt_states(self.shell, states)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -360,7 +360,7 @@ class LiveKernel:
             return _DELETED
         if "same" in stored:
             return self.shell.user_ns[stored["same"]]
-        # It is there already: importing one would run its code.
+        # Only a module that the kernel has: importing one would run its code, unapproved.
         if "module" in stored:
             return sys.modules[stored["module"]]
         assert preview.store is not None
@@ -376,21 +376,22 @@ class LiveKernel:
         show: bool = True,
         tell: Callable[[str], object] = lambda _: None,
     ) -> ExecutionResult:
-        """Run `code` in the user's namespace, as a cell does; what it prints and displays is shown too,
-        unless the caller does that. `tell` gets what it prints while it runs.
+        """Run `code` in the user's namespace, as a cell does; show its output if `show`. `tell` receives what
+        it prints while it runs.
 
-        Stop interrupts it, as its time limit does.
+        Stop and the time limit interrupt it.
         """
         namespace, python = self.shell.user_ns, self._plain(code)
-        show_drawn()  # by the person's own code
+        # Figures that the person's own code has drawn must not appear as output of this code.
+        show_drawn()
         before = Before.of(python, namespace)
         state = ProcessState.of(python, self.shell, before)
         paused = _frozen_copy(namespace, workspace) if before.prints else None
         try:
             with capture_output(self.shell, tell) as output:
                 with stop_button() as pressed, time_limit(EXECUTE_S) as late, state.watching():
-                    # A Stop that came while the state was looked at waits in the event loop, which the code
-                    # may not let turn any more.
+                    # A Stop that came while the state was recorded waits in the event loop, and the code may
+                    # keep the loop busy from here on.
                     await asyncio.sleep(_TURNS_S)
                     await self.shell.run_cell_async(python, store_history=False, transformed_cell=python)
                 show_drawn()
@@ -403,7 +404,7 @@ class LiveKernel:
         if output.value is not None:
             self.given = run, output.value
         given = str(bundle.get("text/plain", ""))
-        # The time limit sends the same signal.
+        # The time limit sends the signal of Stop, so the button looks pressed then as well.
         stopped = pressed.is_set() and not late.is_set()
         ran = ExecutionResult(
             "executed",
@@ -443,7 +444,7 @@ class LiveKernel:
             if output["output_type"] == "stream":
                 (sys.stderr if output["name"] == "stderr" else sys.stdout).write(output["text"])
             elif output["output_type"] == "error":
-                # The person who stopped it knows.
+                # A person who pressed Stop needs no traceback that says so.
                 if ran.stopped:
                     continue
                 sys.stderr.write("\n".join(output["traceback"]) + "\n")

@@ -1,8 +1,7 @@
 """Lockdown of a forked process: it keeps its memory and loses every way to have an effect outside of itself.
 
-What a fork inherits is taken away first (descriptors, writable shared memory, a place in the process group of
-its parent), then Landlock and seccomp refuse the rest. Source of the recipe: RELIABILITY.md, level S1 without
-any writable place but one.
+First it gives up what it inherited: descriptors, writable shared memory, its place in the process group of
+the parent. Then Landlock and seccomp refuse the rest, as at sandbox level S1 with a single writable folder.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from kestrel_lab.tools.sandbox.seccomp import filter_program, processor_column
 MOST_SHARED = 256 * 1024**2
 """Bytes of writable shared memory that are replaced by a copy; with more there is no preview."""
 MOST_GROWTH = 4 * 1024**3
-"""Bytes of memory that a locked process may have beyond those of its parent."""
+"""Bytes of memory that a locked process may use beyond those of its parent."""
 MOST_WRITTEN = 1024**3
 """Bytes of the largest file that it may write."""
 MOST_SEARCHED = 50_000
@@ -44,11 +43,11 @@ MOST_SEARCHED = 50_000
 _PROT_RW, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 3, 2, 0x10, 0x20
 _OF_SYSTEM = ("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/kernel", "/sys/devices/system/cpu")
 _OF_ITSELF = ("/proc/self/maps", "/proc/self/status", "/proc/self/statm", "/proc/self/stat")
-"""Not its environment, and not its memory by way of a file."""
+"""Libraries read these at start. Not its environment, which holds keys, and not its memory as a file."""
 
 
 class NoLockdown(Exception):
-    """Effects cannot be denied to a process here, with the reason."""
+    """A process cannot be locked down here; the message is the reason."""
 
 
 def lockdown_problem() -> str:
@@ -66,7 +65,7 @@ def read_places(workspace: str) -> list[str]:
     """Return the folders that a preview may read: the workspace, programs and Python packages; no home, no
     keys, no other process.
 
-    A folder that holds keys, or a workspace around one, is left out with a `NoLockdown`.
+    Raises `NoLockdown` for a workspace that contains keys.
     """
     packages = [
         place
@@ -83,9 +82,9 @@ def read_places(workspace: str) -> list[str]:
 
 
 def preview_places(workspace: str) -> ReadPlaces:
-    """Return the `read_places` of a preview, without what is neither file nor folder in the workspace.
+    """Return the `read_places` of a preview, without pipes, sockets and devices of the workspace.
 
-    Who reads a pipe takes from it what another process was to get. Raises `NoLockdown` as `read_places` does.
+    Reading a pipe takes data that another process should get. Raises `NoLockdown` as `read_places` does.
     """
     return places_around(read_places(workspace), set(_special_files(os.path.realpath(workspace))))
 
@@ -116,19 +115,21 @@ def is_special_file(path: str | bytes) -> bool:
 def lock_down(keep: Collection[int], places: ReadPlaces, scratch: str) -> None:
     """Deny effects to this process for good; it must have been forked just now and have one thread.
 
-    Only the descriptors `keep` stay open, files can be written beneath `scratch` alone. Raises `NoLockdown`
-    or `OSError` where something of it cannot be had: then the process must end at once.
+    Only the descriptors `keep` stay open, and files can be written beneath `scratch` alone. After
+    `NoLockdown` or `OSError` the process is not locked and must end at once.
     """
-    # An interrupt of the kernel is not meant for its copies.
+    # Jupyter interrupts the process group of the kernel; its copies must not notice.
     os.setpgid(0, 0)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # This order: the first steps open files that the last ones deny, and descriptors that are open when
+    # Landlock comes in force would stay usable.
     _unshare_memory()
     close_others(keep)
     _bound()
     landlock.drop_privileges()
-    landlock.restrict_process(places.read, [], [scratch], listed=places.listed, network=False)
+    landlock.restrict_process(landlock.Access(system=places.read, listed=places.listed, write=[scratch]))
     landlock.filter_calls(filter_program((), effects=False))
 
 
@@ -142,15 +143,18 @@ def close_others(keep: Collection[int]) -> None:
         if fd not in kept:
             try:
                 os.close(fd)
-            except OSError:  # the one that listed them
+            except OSError:
+                # The descriptor of the listing itself, which is closed by now.
                 continue
 
 
 def _bound() -> None:
+    # No dump of the kernel's memory, which may hold keys.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     written = MOST_WRITTEN if most == resource.RLIM_INFINITY else min(MOST_WRITTEN, most)
     resource.setrlimit(resource.RLIMIT_FSIZE, (written, written))
+    # The limit is on addresses, of which the copy has as many as the kernel already.
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     size = pages * os.sysconf("SC_PAGE_SIZE") + MOST_GROWTH
@@ -159,10 +163,10 @@ def _bound() -> None:
 
 
 def _unshare_memory() -> None:
-    """Put a private copy in the place of all memory that this process shares with others and can write.
+    """Replace all memory that this process shares with others, and can write, by a private copy.
 
-    The event log is mapped so, and so are arrays in files and in shared memory: a write there would be seen
-    by the parent.
+    The event log is mapped that way, and so are arrays in files and in shared memory: the parent would see a
+    write there.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -178,7 +182,8 @@ def _unshare_memory() -> None:
     if (total := sum(one.size for one in shared)) > MOST_SHARED:
         raise NoLockdown(f"{total / 1e6:,.0f} MB of memory are shared with other processes or files")
     for one in shared:
-        # As the kernel names it.
+        # Memory of a device, such as a graphics card, cannot be copied. `/dev/shm` and `/dev/zero` are the
+        # kernel's names for ordinary shared memory.
         if one.path.startswith("/dev/") and not one.path.startswith(
             ("/dev/shm/", "/dev/zero")  # noqa: S108
         ):
@@ -202,7 +207,7 @@ class _Mapping(NamedTuple):
     path: str
 
     def readable(self) -> int:
-        """Return how many of its bytes can be read: behind the end of its file there are none."""
+        """Return how many of its bytes can be read; an access beyond the end of the file ends the process."""
         if not self.path.startswith("/") or self.path.endswith("(deleted)"):
             return self.size
         try:

@@ -24,8 +24,9 @@ from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 from kestrel_lab.tools.shell.environment import clean_environment
 
 EXECUTE_S = 120.0
-"""Seconds that one call may take; then it is interrupted."""
+"""Most seconds of one call; then it is interrupted."""
 START_S = 60.0
+"""Most seconds from the start of the process to its first answer."""
 GRACE_S = 5.0
 """Seconds that interrupted code may take to end; then the kernel is killed."""
 MOST_FLOOD = 20_000_000
@@ -167,6 +168,7 @@ class OwnKernel:
             raise ToolError(
                 f"no kernel can be started here, because its code could not be sandboxed: {reason}"
             )
+        # The folder is of mode 0700: whoever can reach the sockets in it can run code in the kernel.
         self._scratch = tempfile.mkdtemp(prefix="kestrel-kernel-")
         file = Path(self._scratch) / "connection.json"
         key = secrets.token_hex(16)
@@ -208,8 +210,8 @@ class OwnKernel:
         self._client = _Client(f"{self._scratch}/s", key)
         until = time.monotonic() + START_S
         while time.monotonic() < until and self._process.poll() is None:
-            # What a kernel tells before the channel is there is lost: it is there once the end of this
-            # request was heard.
+            # Messages that a kernel publishes before this side has subscribed are lost. So it is asked until
+            # a published message has arrived.
             if (
                 self._client.reply(self._client.ask("kernel_info_request"), 1.0)
                 and self._client.published(1.0) is not None
@@ -252,6 +254,7 @@ class OwnKernel:
                     "the code was interrupted" if self._stopped.is_set() else "the code prints without end"
                 )
                 interrupted = f"the code took more than {seconds:g} s" if late else stopped
+                # As Stop does: the code may clean up, and the variables stay.
                 os.kill(self._process.pid, signal.SIGINT)
                 until = time.monotonic() + GRACE_S
         if interrupted:

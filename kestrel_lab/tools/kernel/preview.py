@@ -28,9 +28,9 @@ from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_val
 from kestrel_lab.tools.kernel.variables import Before, Change, shadows_builtin
 
 PREVIEW_S = 20.0
-"""Seconds after which a preview is broken off."""
+"""Most seconds of a preview."""
 MOST_TEXT = 20_000
-"""Characters of printed text and of a traceback that a preview hands over."""
+"""Most characters of printed text, and of a traceback, in a preview."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +152,7 @@ class PreviewJob:
             return self._none(problem, spent)
         try:
             return self._read(store, spent, known)
+        # The report comes from the process that ran the code: it may hold anything.
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             return self._none(f"its report cannot be read: {error}", spent)
 
@@ -191,13 +192,14 @@ class PreviewJob:
     def _work(self, scratch: str, buffers: Buffers, _: list[str]) -> Json:
         shell = self.shell
         shell.history_manager.enabled = False
-        # A cell that awaits: the event loop of the kernel is not there in a copy.
+        # Cells may await, but the kernel's event loop runs in a thread that a copy does not have.
         shell.loop_runner = lambda coroutine: asyncio.new_event_loop().run_until_complete(coroutine)
+        # The copy shares open files with the kernel: reading would move the kernel's position in them.
         OpenFiles.readable = False
         before, loaded = Before.of(self.code, shell.user_ns), frozenset(sys.modules)
         effects = Effects(scratch, self.workspace)
         effects.install()
-        # IPython gives cells an `open` of its own.
+        # IPython puts an `open` of its own into the namespace, which hides the built-in one.
         shell.user_ns["open"] = effects.opened
         state = ProcessState.of(self.code, shell, before, hidden=scratch)
         with capture_output(shell) as output:
@@ -229,8 +231,8 @@ class PreviewJob:
             "refused": cast("list[Json]", refused),
             "error": output.error[:2_000],
             "traceback": output.traceback[-MOST_TEXT:],
-            # The cell's file name has the number of the copy in it: with it, no warning would be the same in
-            # two previews.
+            # Warnings name the cell's file, which has the number of the copy in it: without this, no two
+            # previews of the same code would be equal.
             "printed": output.text.replace(f"{scratch}/ipykernel_{os.getpid()}/", "")[:MOST_TEXT],
             "images": [
                 [media, base64.b64encode(content).decode()]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.kernel import KernelUndone
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
 from kestrel_lab.tools.kernel.state.fingerprints import value_fingerprint
@@ -38,21 +39,11 @@ class Done:
     """The paused copy was given up, because too much memory was held."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UndoResult:
-    """What was undone."""
+class UndoResult(KernelUndone, frozen=True, kw_only=True):
+    """What was undone, in one run or several."""
 
-    calls: list[str]
-    """The newest first."""
     runs: list[str]
-    """The run of each."""
-    restored: list[str]
-    """Names of variables, and of other state: each was compared with what it was."""
-    missing: dict[str, str]
-    """What could not be restored, with the reason."""
-    kernel: str = ""
-    files: list[str] = field(default_factory=list)
-    cells: list[str] = field(default_factory=list)
+    """The run of each of `calls`."""
 
     def __str__(self) -> str:
         parts = [*self.restored, *self.files, *(f"cell {cell}" for cell in self.cells)]
@@ -79,6 +70,7 @@ class UndoStack:
         done.new = {
             one.name: (value := self._namespace.get(one.name, _ABSENT), _print(value, one)) for one in changed
         }
+        # A paused copy is needed only for objects that were changed in place; it costs memory until then.
         if done.paused is not None and not any(_from_copy(change, done.before) for change in done.changes):
             done.paused.end()
             done.paused = None
@@ -87,6 +79,7 @@ class UndoStack:
         return self._make_room()
 
     def _make_room(self) -> list[str]:
+        # A single copy is kept however large it is, and is not measured.
         copies = [one for one in self._done if one.paused is not None]
         held = (
             {one.call: one.paused.held() for one in copies if one.paused is not None}
@@ -104,10 +97,10 @@ class UndoStack:
         return given_up
 
     def undo(self, run: str = "", call: str = "", *, force: bool = False) -> UndoResult:
-        """Take back the newest call, or that call with all that came after it, the newest first.
+        """Undo the newest call, or the named call with all later ones, the newest first.
 
-        Raises `UsageError` where there is nothing to take back, and where variables were changed since by
-        something else, unless `force` says that these changes may go.
+        Raises `UsageError` if there is nothing to undo, or, without `force`, if something else changed the
+        variables since: those changes would be lost.
         """
         found = [
             place for place, one in enumerate(self._done) if call in ("", one.call) and run in ("", one.run)
@@ -122,13 +115,15 @@ class UndoStack:
         last = self._done[found[-1] :]
         if not force and (others := self._changed_since(last)):
             raise UsageError(f"{', '.join(others)} changed since, by something else: {_FORCE}")
-        restored, missing = dict[str, None](), dict[str, str]()
+        restored, missing = dict[str, None](), dict[str, Json]()
+        # The newest first: each call restores the state that the one before it left.
         for one in reversed(last):
             self._done.remove(one)
             back, lost = self._restore(one, force=force)
-            missing = {name: why for name, why in missing.items() if name not in back} | lost
+            missing = {**{name: why for name, why in missing.items() if name not in back}, **lost}
             restored |= dict.fromkeys(back)
         return UndoResult(
+            kernel="",
             calls=[one.call for one in reversed(last)],
             runs=[one.run for one in reversed(last)],
             restored=[name for name in restored if name not in missing],
@@ -157,6 +152,7 @@ class UndoStack:
         contents = dict[int, Any]()
         for name, value in values.items():
             old = one.before.values[name]
+            # By identity: two names of one object must be two names of one object again.
             contents.setdefault(id(old), put_back(old, value))
         for change in variables:
             name = change.name
@@ -167,7 +163,7 @@ class UndoStack:
             self._namespace[name] = contents.get(id(old), old)
             if change.inside and name in one.before.states:
                 put_state(old, one.before.states[name])
-        # What is given up here may be what keeps a file open.
+        # Before the other state is compared: a new object may be what keeps a file open.
         one.new.clear()
         missing |= _restore_state(one.state, force=force)
         for change in variables:
@@ -238,6 +234,6 @@ def _restore_values(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[s
 
 
 def _print(value: object, change: Change) -> int | None:
-    # Objects that are no plain data, a thread or a connection, change by themselves; what is in them could
-    # not be restored anyway.
+    # Objects that are not plain data, such as a thread or a connection, change by themselves, and their
+    # content could not be restored anyway.
     return None if value is _ABSENT or change.lost or not_plain(value) else value_fingerprint(value)

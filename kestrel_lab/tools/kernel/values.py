@@ -209,7 +209,7 @@ def decode_value(tree: Tree, store: Store) -> Any:
     """Return the value encoded in `tree`; raises `ValueError`, `TypeError` or `KeyError` if invalid."""
     if not isinstance(tree, list):
         if isinstance(tree, dict):
-            raise TypeError("an object stands where a value should")
+            raise TypeError("there is an object in the place of a value")
         return tree
     kind, content, *more = cast("list[Any]", tree)
     if kind in _MAKERS:
@@ -363,20 +363,9 @@ def _pandas() -> Any:
     return pd
 
 
-def _block(content: Any, store: Store, index: Any, columns: Any, attrs: Any) -> Any:
-    frame = _pandas().DataFrame(
-        store.array(content),
-        index=decode_value(index, store),
-        columns=decode_value(columns, store),
-        copy=False,
-    )
-    frame.attrs = decode_value(attrs, store)
-    return frame
-
-
-def _frame(content: Any, store: Store, index: Any, columns: Any, attrs: Any) -> Any:
-    found = {place: decode_value(column, store) for place, column in enumerate(content)}
-    frame = _pandas().DataFrame(found, index=decode_value(index, store), copy=False)
+def _frame(values: Any, store: Store, index: Any, columns: Any, attrs: Any) -> Any:
+    frame = _pandas().DataFrame(values, index=decode_value(index, store), copy=False)
+    # Not in the constructor: there the names of columns would choose among those of `values`.
     frame.columns = decode_value(columns, store)
     frame.attrs = decode_value(attrs, store)
     return frame
@@ -426,8 +415,10 @@ _DECODERS: dict[str, Callable[..., Any]] = {
     "objects": _objects,
     "missing": lambda content, _: _pandas().NaT if content == "NaT" else _pandas().NA,
     "moment": lambda content, store: _pandas().Index(decode_value(content, store))[0],
-    "block": _block,
-    "frame": _frame,
+    "block": lambda content, store, *labels: _frame(store.array(content), store, *labels),
+    "frame": lambda content, store, *labels: _frame(
+        {place: decode_value(column, store) for place, column in enumerate(content)}, store, *labels
+    ),
     "series": lambda content, store, index, name: _pandas().Series(
         decode_value(content, store),
         index=decode_value(index, store),

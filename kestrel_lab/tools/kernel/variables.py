@@ -33,7 +33,7 @@ _DEEP = 3
 _MANY = 1_000
 _MOST_FUNCTIONS = 100
 _MOST_OF_OTHER, _MOST_OTHERS = 500, 5_000
-"""Objects that are looked at in a variable that the code seems not to reach, and in all of them together."""
+"""Objects compared in one variable that the code seems not to reach, and in all such variables together."""
 _OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open", "display"})
 _ANYTHING = frozenset(
     {
@@ -121,6 +121,7 @@ def describe_value(value: object) -> Description:
 
 def _count_missing(frame: Any) -> int:
     numpy = sys.modules["numpy"]
+    # A frame of one type is one block of memory: looking through that is faster than column by column.
     if frame.shape[1] and (kind := block_kind(frame)):
         return int(numpy.count_nonzero(numpy.isnan(frame.to_numpy()))) if kind in "fc" else 0
     return int(frame.isna().to_numpy().sum())
@@ -139,15 +140,16 @@ def short_repr(value: object) -> str:
 
 def reachable_names(code: str, namespace: Mapping[str, Any]) -> set[str]:
     """Return the names of variables that Python code may read or change: those it names, and those that share
-    something with these.
+    objects with them.
 
-    All of them, where it can reach what it does not name: by `globals()`, by `exec`, by an object of a class
-    of the user's.
+    Returns all variables if the code can reach some without naming them: by `globals()`, by `exec`, or
+    through an object of a class of the user.
     """
     known = user_variables(namespace)
     try:
         tree = compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except (SyntaxError, ValueError):
+        # Such code does not run, so it changes nothing.
         return set()
     named = {node.id for node in ast.walk(cast("ast.AST", tree)) if isinstance(node, ast.Name)}
     todo, found = list(named), set[str]()
@@ -160,8 +162,10 @@ def reachable_names(code: str, namespace: Mapping[str, Any]) -> set[str]:
         found.add(name)
         value = known[name]
         todo += [other for function in _functions_in(value) for other in _names_in(function.__code__)]
+        # What a function does is in its names, which are followed above.
         if isinstance(value, FunctionType):
             continue
+        # Methods of the user's classes may do anything, and their code is not followed.
         if type(value).__module__ == "__main__" or isinstance(value, type):
             return set(known)
         todo += _shared_with(value, known)
@@ -174,6 +178,7 @@ def _functions_in(value: object) -> Iterator[FunctionType]:
     while todo and len(seen) < _MOST_FUNCTIONS:
         if is_large(one := todo.popleft()):
             continue
+        # Bounded: this runs before each call, and closures may form cycles.
         for part, _ in walk(one, _MOST_FUNCTIONS):
             if isinstance(part, FunctionType) and id(part) not in seen:
                 seen.add(id(part))
@@ -285,11 +290,13 @@ class Before:
 
     @classmethod
     def of(cls, code: str, namespace: Mapping[str, Any]) -> Before:
-        """Look at the variables now."""
+        """Record the variables as they are now, for comparison after the code has run."""
         names = reachable_names(code, namespace)
         values = user_variables(namespace)
         seen, own, left = dict[str, int](), list[tuple[str, Any]](), _MOST_OTHERS
         for name, value in values.items():
+            # Variables out of the code's reach are compared as well, as far as that is cheap: code may reach
+            # them in ways that `reachable_names` does not see.
             if name in names or (left > 0 and not is_large(value)):
                 seen[name], found, count = _print_and_own(
                     value, MOST_PARTS if name in names else _MOST_OF_OTHER

@@ -1,8 +1,8 @@
 """Files that programs run or obey unasked, such as `conftest.py`: which of them a command made or changed.
 
-The approval of a change to one says so, and a command that changes one is reported. No mount can keep them
-out: a command may write a `conftest.py` or make a repository anywhere in the workspace. Which files these are
-says `autorun_list.py`.
+The approval of a change to such a file says so, and a command that changed one is reported. Mounts cannot
+prevent it: a command may write a `conftest.py` or make a repository anywhere in the workspace.
+`autorun_list.py` says which files these are.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from kestrel_lab.tools.sandbox.autorun_list import (
 )
 
 MOST_FOLDERS = 20_000
-"""Folders that are watched beneath a workspace at most."""
+"""Most folders of a workspace that are watched."""
 _TICK_NS = 50_000_000
 """A folder that changed this recently may change again with the same time stamp, so it is read again."""
 _FEW = 500
+"""Folders up to which reading all of them takes about a millisecond."""
 _MAX_NAMED = 10
+"""Files that a note names; of more it has the number."""
 
 Marks = dict[str, tuple[str, int, int, int]]
 """Files by path, each with a clause on what runs or obeys it, and numbers that change with the file."""
@@ -79,6 +81,7 @@ class AutorunWatch:
 
     def look(self) -> Marks:
         """Return the files as they are now; the note on a command compares two such readings."""
+        # Commands of one run may end at the same time, and each reading replaces what is known.
         with self._lock:
             found: Marks = {}
             seen: dict[str, _Folder] = {}
@@ -157,6 +160,8 @@ class AutorunWatch:
     def _folder(self, place: str, folders: Mapping[str, _Folder], read: _Read) -> _Folder | None:
         try:
             now = os.lstat(place)
+            # The time of a folder changes with its entries, not with the contents of its files: those are
+            # compared by the marks.
             changed = (now.st_ino, now.st_ctime_ns)
             known = folders.get(place)
             if known is not None and known.changed == changed:
@@ -180,7 +185,7 @@ def _note(found: Marks, file: str, who: str, *, executable: bool = False) -> Non
         return
     if executable and not (stat.S_ISLNK(mark.st_mode) or mark.st_mode & 0o111):
         return
-    # Carried over by links, which changes its times.
+    # A file of git's state is carried over from the private folder by a hard link, which changes its ctime.
     if is_state(file):
         found[file] = (who, mark.st_ino, mark.st_mtime_ns, mark.st_size)
     elif not stat.S_ISDIR(mark.st_mode):
@@ -193,7 +198,7 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
     with os.scandir(place) as entries:
         found = list(entries)
     names = {entry.name for entry in found}
-    # Not what an installer or a cache put there.
+    # Files below `node_modules`, caches and the like come from installers, not from the agent's commands.
     own = SKIPPED.isdisjoint(os.path.relpath(place, root).split("/"))
     runs_programs = own and is_program_folder(place, root)
     runs_scripts = own and "__init__.py" not in names
@@ -208,6 +213,7 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
             files.append((entry.path, who))
         elif runs_programs and (who := program_reason(place, entry.name)):
             programs.append((entry.path, who))
+    # A bare repository: git takes a folder with these names for one, wherever it is.
     if names >= BARE:
         gitdirs.append(place)
     return _Folder(changed, tuple(inner), tuple(files), tuple(programs), tuple(gitdirs))

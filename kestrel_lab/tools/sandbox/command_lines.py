@@ -12,7 +12,7 @@ from pathlib import Path
 from kestrel_lab.host.log_files import is_log, open_folders
 from kestrel_lab.host.programs import find_program
 from kestrel_lab.tools.files.workspace import settings_in
-from kestrel_lab.tools.sandbox.landlock import TRUNCATES, landlock_version
+from kestrel_lab.tools.sandbox.landlock import TRUNCATES, Access, landlock_version
 from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.launcher_process import FILTER_FD, SOURCE_FD
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
@@ -52,10 +52,10 @@ def launch_for(
     sandbox: Sandbox,
     folder: Path | None = None,
 ) -> Launch:
-    """Return how `argv` is started in `workspace`, or in a `folder` of it, at a sandbox level.
+    """Return the launch of `argv` in `workspace`, or in a `folder` of it, at a sandbox level.
 
-    Raises `OSError` where the processor's system calls are not known, and `PermissionError` for a workspace
-    that the level cannot hold a command in.
+    Raises `OSError` if the processor's system calls are not known, and `PermissionError` if the level cannot
+    confine a command to that workspace.
     """
     plain = Launch(argv=tuple(argv), cwd=str(workspace if folder is None else folder), env=env)
     launch = launch_with_places(level, plain, read=sandbox.readable, write=(workspace,), sandbox=sandbox)
@@ -65,10 +65,8 @@ def launch_for(
 def launch_with_places(
     level: Level, plain: Launch, *, read: Sequence[Path], write: Sequence[Path], sandbox: Sandbox
 ) -> Launch:
-    """Return `plain`, the launch of a program with its folder and environment, at a sandbox level at which it
-    sees any number of places, to read or to write.
-
-    A folder that is not one of them appears empty.
+    """Return `plain` with a sandbox in which the program can read the places `read` and write those of
+    `write`. If its folder is in none of them, it appears empty.
     """
     if level is Level.S0:
         return plain
@@ -89,7 +87,8 @@ def check_workspace(
 ) -> None:
     """Raise `PermissionError` for a workspace that contains something that the level must hide and cannot.
 
-    S1 hides a part of what is only read, and no part of what is `written`: a command could move it.
+    S1 can hide a part of a place that is only read, but not of one that is `written`: a command could move
+    the part out of its parent folder.
     """
     for needed in ("/usr", "/etc", "/dev", "/proc"):
         if is_within(Path(needed), workspace):
@@ -119,9 +118,11 @@ def bwrap_path() -> str | None:
 
 
 def _landlock_launch(plain: Launch, read: Sequence[Path], write: Sequence[Path], sandbox: Sandbox) -> Launch:
+    # Runtimes look up processes and the number of processors there when they start.
     more = ("/proc", "/sys/devices/system/cpu", *(NETWORK if sandbox.network else ()))
     linked = [found for place in write if (found := linked_repository(place)) is not None]
     written = [place for one in linked for place in (*one.written, one.own)]
+    # Landlock restricts TCP only: UDP is denied by the filter, which then allows no internet socket at all.
     families = (AF_INET, AF_INET6) if sandbox.network else ()
     seen = (*python_folders(), *read)
     shown = places_around(
@@ -131,11 +132,13 @@ def _landlock_launch(plain: Launch, read: Sequence[Path], write: Sequence[Path],
     return replace(
         plain,
         program=filter_program(families, truncate=landlock_version() >= TRUNCATES),
-        system=(*PROGRAMS, *CONFIGURATION, *more),
-        read=(*shown.read, *(str(one.common) for one in linked)),
-        listed=shown.listed,
-        write=(*map(os.path.realpath, write), *map(str, written), *DEVICES, *terminal),
-        network=sandbox.network,
+        access=Access(
+            system=(*PROGRAMS, *CONFIGURATION, *more),
+            read=(*shown.read, *(str(one.common) for one in linked)),
+            listed=shown.listed,
+            write=(*map(os.path.realpath, write), *map(str, written), *DEVICES, *terminal),
+            network=sandbox.network,
+        ),
         private=True,
         memory=sandbox.memory,
     )
@@ -214,13 +217,14 @@ def _bwrap_launch(plain: Launch, mounts: _Mounts, sandbox: Sandbox) -> Launch:
         *(bwrap_path() or "bwrap", "--unshare-all", *net, "--unshare-user", "--cap-drop", "ALL", *_user()),
         *(
             "--die-with-parent",
+            # A command with the caller's terminal could type into it (TIOCSTI); one that is to have a
+            # terminal must keep its session.
             *(() if plain.terminal else ("--new-session",)),
             "--seccomp",
             str(FILTER_FD),
-            # A session has its terminal.
         ),
         *options,
-        # Anything else lies in memory without a limit.
+        # The root is a file system in memory without a size: writable, it would escape the memory limit.
         *("--remount-ro", "/"),
         *("--chdir", plain.cwd, "--"),
         *plain.argv,
@@ -261,6 +265,7 @@ def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: 
         if place.exists():
             mounts.opened(place, os.path.realpath(place))
     for place in write:
+        # Mounts are sorted by depth, so what follows lies over the workspace and protects parts of it.
         mounts.opened(place, os.path.realpath(place), written=True)
         _guard_repository(mounts, place)
         for settings in _settings(place):
@@ -275,7 +280,7 @@ def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: 
 def _guard_repository(mounts: _Mounts, workspace: Path) -> None:
     """Protect what git runs or obeys; in a worktree's repository a command writes only what commits do."""
     if (pointer := workspace / ".git").is_file() and not pointer.is_symlink():
-        # It says where the repository is.
+        # Read-only: git follows it, so a changed one would lead to another repository, with its own hooks.
         mounts.opened(pointer, os.path.realpath(pointer))
     if (own := own_repository(workspace)) is not None:
         _mount_gitdir(mounts, own, _as_named(own, (workspace,)))
@@ -299,7 +304,8 @@ def _mount_gitdir(mounts: _Mounts, gitdir: Path, at: Path) -> None:
     if not os.access(gitdir, os.W_OK):
         mounts.opened(at, gitdir)
         return
-    # Git makes it with the first commit, which may be the command's.
+    # Only what exists can be mounted, and git makes this folder with the first commit, which may be the
+    # command's.
     (gitdir / "logs").mkdir(exist_ok=True)
     private, shown = gitdir / f"{PREFIX}{secrets.token_hex(8)}", tuple(mounted_names(str(gitdir)))
     mounts.repositories.append((str(gitdir), str(private), shown))

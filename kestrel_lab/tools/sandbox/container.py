@@ -72,9 +72,9 @@ class Engine:
                 content=content,
                 headers={"content-type": "application/x-tar"},
             )
-            told = await _whole(built, what)
-        ids = [line["aux"]["ID"] for line in told if "ID" in (line.get("aux") or {})]
-        words = "".join(str(line.get("stream") or "") for line in told).split("Successfully built ")
+            lines = await _whole(built, what)
+        ids = [line["aux"]["ID"] for line in lines if "ID" in (line.get("aux") or {})]
+        words = "".join(str(line.get("stream") or "") for line in lines).split("Successfully built ")
         if not ids and len(words) < 2:
             raise UsageError(f"{what}: the engine does not say which image it built")
         return await self.image(str(ids[-1]) if ids else words[-1].split()[0])
@@ -263,7 +263,7 @@ async def _pass_on(client: httpx.AsyncClient, name: str, stdout: Sink, stderr: S
 
 async def _whole(answer: Any, what: str) -> list[dict[str, Any]]:
     """Return the lines of a long answer; raises `UsageError` for the first that reports an error."""
-    told = []
+    found = []
     async with asyncio.timeout(_BUILD_S), answer as lines:
         if lines.is_error:
             await lines.aread()
@@ -274,10 +274,10 @@ async def _whole(answer: Any, what: str) -> list[dict[str, Any]]:
             except ValueError:
                 continue
             if isinstance(said, dict):
-                told.append(said)
-            if error := told and told[-1].get("error"):
+                found.append(said)
+            if error := found and found[-1].get("error"):
                 raise UsageError(f"{what}: {one_line(str(error), 300)}")
-    return told
+    return found
 
 
 def _checked(answer: httpx.Response, what: str) -> dict[str, Any]:

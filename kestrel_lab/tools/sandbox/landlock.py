@@ -11,6 +11,7 @@ import stat
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -63,7 +64,10 @@ def landlock_version() -> int:
 
 def drop_privileges() -> None:
     """Drop every capability for good, including those that root has."""
+    # First: without it a set-user-id program would give everything back.
     _prctl(_NO_NEW_PRIVS, 1)
+    # Root gets all capabilities back with each exec, unless the bounding set is empty and root's id is
+    # an ordinary one.
     if os.geteuid() == 0:
         for capability in range(_MOST_CAPABILITIES):
             try:
@@ -80,40 +84,49 @@ def drop_privileges() -> None:
     _call(_CAPSET_X86 if os.uname().machine == "x86_64" else _CAPSET_ARM, header, bytes(24))
 
 
-def restrict_process(
-    system: Iterable[str],
-    read: Iterable[str],
-    write: Iterable[str],
-    *,
-    listed: Iterable[str] = (),
-    network: bool,
-) -> None:
-    """Restrict this process and its children to reading and executing beneath `system` and `read`, and to
-    anything beneath `write`.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Access:
+    """What Landlock leaves to a process and its children. Paths that do not exist are skipped."""
 
-    Of folders beneath `listed` the names can be read.
+    system: Iterable[str]
+    """Folders to read and execute beneath. Links in these paths are followed: no command can write there."""
+    read: Iterable[str] = ()
+    """Folders to read and execute beneath, also below those it may write. A link in a path is an error."""
+    listed: Iterable[str] = ()
+    """Folders whose names can be read, but no content."""
+    write: Iterable[str] = ()
+    """Folders beneath which everything is allowed. A link in a path is an error."""
+    network: bool = False
+    """Whether TCP can be bound and connected."""
 
-    Paths that do not exist are left out; a link in one is followed in `system`, which no command can write,
-    and an error elsewhere. Without `network` no TCP is bound or connected. Where the kernel can, signals and
-    abstract sockets reach no process outside. Raises `OSError` where there is no Landlock.
+
+def restrict_process(access: Access) -> None:
+    """Restrict this process and its children for good.
+
+    From Landlock 6 on, signals and abstract sockets reach no process outside either. Raises `OSError` where
+    there is no Landlock.
     """
     abi = _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
     everything = _ALL_BY_ABI.get(abi, _ALL_FROM_5)
     attributes = struct.pack(
-        "=QQQ", everything, _TCP if abi >= HAS_TCP and not network else 0, _SCOPES if abi >= HAS_SCOPES else 0
+        "=QQQ",
+        everything,
+        _TCP if abi >= HAS_TCP and not access.network else 0,
+        _SCOPES if abi >= HAS_SCOPES else 0,
     )
+    # A kernel refuses a structure with fields that it does not know, unless they are left out.
     size = 8 if abi < HAS_TCP else 16 if abi < HAS_SCOPES else 24
     rules = _call(_CREATE, attributes[:size], ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
         followed = partial(os.open, flags=os.O_PATH | os.O_CLOEXEC)
         grants = (
-            *((system, _READ, followed), (listed, _READ_DIR, followed)),
-            *((read, _READ, open_nofollow), (write, everything, open_nofollow)),
+            *((access.system, _READ, followed), (access.listed, _READ_DIR, followed)),
+            *((access.read, _READ, open_nofollow), (access.write, everything, open_nofollow)),
         )
-        for paths, access, opened in grants:
+        for paths, allowed, opened in grants:
             for path in paths:
                 with suppress(FileNotFoundError):
-                    _allow(rules, opened(path), access & everything)
+                    _allow(rules, opened(path), allowed & everything)
         _prctl(_NO_NEW_PRIVS, 1)
         _call(_RESTRICT, ctypes.c_int(rules), ctypes.c_uint32(0))
     finally:
@@ -122,6 +135,7 @@ def restrict_process(
 
 def _allow(rules: int, fd: int, access: int) -> None:
     try:
+        # The kernel refuses rights of folders, such as to make a file, for a path that is none.
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             access &= _ON_FILES
         _call(

@@ -14,10 +14,11 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from kestrel_lab.tools.sandbox.landlock import Access
 from kestrel_lab.tools.sandbox.launcher_process import CONTROL_FD
 
 _ROOT = str(Path(__file__).resolve().parents[3])
@@ -43,19 +44,10 @@ class Launch:
     program: bytes = b""
     """A filter of system calls.
 
-    It is applied to the command or, without `system`, passed to it as file descriptor 3.
+    It is applied to the command or, without `access`, passed to it as file descriptor 3.
     """
-    system: tuple[str, ...] = ()
-    """Folders that Landlock lets every command read; empty for no Landlock."""
-    read: tuple[str, ...] = ()
-    """Folders beneath which Landlock lets this command read, and below those that it may write; no part of
-    these paths may be a link.
-    """
-    listed: tuple[str, ...] = ()
-    """Folders of which Landlock lets this command read the names, and no content."""
-    write: tuple[str, ...] = ()
-    network: bool = False
-    """True if Landlock allows TCP."""
+    access: Access | None = None
+    """What Landlock allows; `None` for no Landlock."""
     private: bool = False
     """Gives the command a temporary folder of its own, which is also its HOME and is removed at the end."""
     sources: tuple[str, ...] = ()
@@ -76,18 +68,13 @@ class Launch:
 
     def message(self) -> bytes:
         """Return the request to the launcher."""
-        rules = (
-            {name: getattr(self, name) for name in ("system", "read", "listed", "write", "network")}
-            if self.system
-            else None
-        )
         body = json.dumps(
             {
                 "argv": self.argv,
                 "cwd": self.cwd,
                 "env": dict(self.env),
                 "filter": base64.b64encode(self.program).decode("ascii"),
-                "landlock": rules,
+                "landlock": None if self.access is None else asdict(self.access),
                 "private": self.private,
                 "sources": self.sources,
                 "repositories": self.repositories,
@@ -115,7 +102,7 @@ class _Launcher:
     def send(self, fds: Sequence[int]) -> None:
         """Fork a keeper that receives these file descriptors."""
         with self.lock:
-            # A forked process has its own.
+            # After a fork the socket is shared: parent and child would take each other's keepers.
             if self.control is None or self.owner != os.getpid():
                 self._start()
             assert self.control is not None
@@ -131,14 +118,17 @@ class _Launcher:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             actions = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), CONTROL_FD)]
+            # Duplicating a descriptor onto itself would leave it closed on exec.
             if theirs.fileno() == CONTROL_FD:
                 os.set_inheritable(CONTROL_FD, True)
                 actions = []
             nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
+            # Isolated and without `site`: no file of the workspace or the user's Python runs in it, and it
+            # starts faster.
             command = [sys.executable, "-I", "-S", "-c", _START, _ROOT]
             os.posix_spawn(sys.executable, command, {}, file_actions=[*actions, *nothing], setsid=True)
         self.control, self.owner = ours, os.getpid()
-        # The launcher ends with it; left open it is a warning where Python shows those.
+        # Closing it ends the launcher. Left open, it would be a ResourceWarning at exit.
         atexit.register(ours.close)
 
 
@@ -153,8 +143,8 @@ class LaunchedCommand:
         self._shifted = shifted
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._following = asyncio.get_running_loop().create_task(self._follow())
-        # Also where the loop ends first and nobody waits in `gone`: the end of the socket kills what is left
-        # of the command.
+        # Also if the loop ends first and nobody waits in `gone`: closing the socket kills what is left of the
+        # command.
         self._following.add_done_callback(lambda _: connection.close())
         self._killed = False
         self.overgrown: Overgrown = ""
@@ -167,6 +157,7 @@ class LaunchedCommand:
     def kill(self) -> None:
         """Kill the command and all descendants; no-op if they are gone."""
         self._killed = True
+        # Only our direction: the keeper takes that as the order to kill, and can still send its notes.
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
 
@@ -175,7 +166,7 @@ class LaunchedCommand:
         await asyncio.wait([self._following], timeout=_GONE_S)
         self._following.cancel()
         if self._ended.done():
-            # `wait` has reported a failed start, if anybody called it.
+            # Read once, or asyncio logs an error that nobody waited for.
             self._ended.exception()
 
     async def _follow(self) -> None:
@@ -194,7 +185,9 @@ class LaunchedCommand:
         if self._killed:
             self._ended.set_result(-signal.SIGKILL)
         else:
-            self._ended.set_exception(OSError("what kept the command was killed, and the command with it"))
+            self._ended.set_exception(
+                OSError("the keeper of the command was killed, and the command with it: run it again")
+            )
 
     def _take(self, message: dict[str, Any]) -> None:
         if "notes" in message:
@@ -288,6 +281,8 @@ def run_blocking(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
             except TimeoutError:
                 message = {"error": f"no end after {timeout_s:g} seconds"}
             connection.shutdown(socket.SHUT_WR)
+            # Returns at the end of the connection, when no process of the command is left: only then is the
+            # output complete.
             with suppress(OSError):
                 connection.recv(1)
             with os.fdopen(reading, "rb") as pipe:

@@ -1,9 +1,9 @@
 """Launcher: a small process that starts commands and kills everything they started, whatever happens to the
 caller.
 
-It runs beside the process that asks, without threads, so that forking is safe. A keeper is forked for each
-command, ahead of it: the keeper holds the command in, waits for it, and kills everything that came of it when
-the one who asked says so, or is gone.
+It runs beside the process that asks, without threads, so that forking is safe. For each command it forks a
+keeper ahead of time. The keeper restricts the command, waits for it, and kills everything it started when the
+caller says so, or is gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import termios
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from kestrel_lab.tools.sandbox import landlock
@@ -41,7 +41,7 @@ _SUBREAPER = 36
 SOURCE_FD = 40
 """First descriptor of the paths that a program mounts; it closes them before the command starts."""
 _HIGH = 300
-"""Above the numbers that mean something to a command."""
+"""Descriptors are moved above this number first, so that placing one overwrites no other."""
 _PLACES = (0, 1, 2, REPORT_FD)
 _DEFAULTS = (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python, or this process, handles in its own way."""
@@ -58,7 +58,9 @@ Request = dict[str, Any]
 def serve() -> None:
     """Keep one keeper ready for the next command until the caller is gone."""
     control = socket.socket(fileno=CONTROL_FD)
+    # Nobody waits for the keepers: without a handler the kernel reaps them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # Ctrl-C is for the caller, which decides what becomes of its commands.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     bound = MAX_FILE if most == resource.RLIM_INFINITY else min(MAX_FILE, most)
@@ -69,9 +71,10 @@ def serve() -> None:
         if fd > CONTROL_FD:
             with suppress(OSError):
                 os.set_inheritable(fd, False)
-    # So that forked processes share memory.
+    # A collection would write to every object, and the forked keepers could not share their pages any more.
     gc.disable()
     while True:
+        # A keeper writes one byte when it takes a command. Then the next one is forked, before it is needed.
         taken, take = os.pipe()
         if os.fork() == 0:
             code = 1
@@ -80,7 +83,7 @@ def serve() -> None:
                 _serve_one(control, take)
                 code = 0
             finally:
-                # No cleaning up that is the launcher's.
+                # Not `sys.exit`: exit handlers are the launcher's, not the keeper's.
                 os._exit(code)
         os.close(take)
         # It ended without a command: nobody is left to give one.
@@ -92,8 +95,9 @@ def serve() -> None:
 def _serve_one(control: socket.socket, take: int) -> None:
     """Serve one command, from its request to the end of its last process."""
     wake, woken = os.pipe()
+    # A full pipe must not block the signal handler; one byte in it is enough to wake.
     os.set_blocking(woken, False)
-    # `select` has to notice the end of a child too.
+    # `poll` has to notice the end of a child too, also one that ends before it waits.
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     # Orphans of the command come to this process, so that none escapes by ending its parent.
@@ -127,6 +131,7 @@ def _serve_one(control: socket.socket, take: int) -> None:
             )
             _wait(child, connection, wake, repositories, bound)
     finally:
+        # Before the notes: what lives on could still write to the private git folder.
         _kill_descendants()
         if notes := [note for one in repositories for note in one.end()]:
             _send_message(connection, {"notes": notes})
@@ -141,9 +146,10 @@ def _start_command(
     connection: socket.socket,
     repositories: list[PrivateGit],
 ) -> int:
-    """Start the command and return its process id; 0 when it could not be started, which the caller is sent.
+    """Start the command and return its process id; if it does not start, send the caller the error and
+    return 0.
 
-    `repositories` are those that were made for it, and have to be ended.
+    Adds the private git folders that it makes to `repositories`; the caller has to end them.
     """
     problem = b""
     try:
@@ -159,6 +165,7 @@ def _start_command(
         if child == 0:
             _exec_restricted(request, private, streams, writing)
         os.close(writing)
+        # A successful exec closes the pipe without a word, as it is not inheritable.
         with os.fdopen(reading, "rb") as pipe:
             problem = pipe.read()
     except OSError as error:
@@ -170,9 +177,10 @@ def _start_command(
 
 
 def _spawn_process(request: Request, streams: list[int]) -> int:
-    """Start a process that restricts itself or is not restricted; it gets only its streams and its filter,
-    and this one is not forked.
+    """Start a process that restricts itself or is not restricted; it gets only its streams, its filter and
+    its sources.
     """
+    # `posix_spawn` copies no memory of this process, as a fork would.
     kept = [
         (fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH), place)
         for place, stream in zip(_PLACES, streams, strict=False)
@@ -213,15 +221,9 @@ def _exec_restricted(request: Request, private: str, streams: list[int], writing
             os.dup2(fd, place)
         if request["terminal"]:
             fcntl.ioctl(2, termios.TIOCSCTTY, 0)
-        rules = request["landlock"]
+        access = landlock.Access(**request["landlock"])
         landlock.drop_privileges()
-        landlock.restrict_process(
-            rules["system"],
-            rules["read"],
-            [*rules["write"], private],
-            listed=rules["listed"],
-            network=rules["network"],
-        )
+        landlock.restrict_process(replace(access, write=[*access.write, private]))
         landlock.filter_calls(base64.b64decode(request["filter"]))
         os.execvpe(  # noqa: S606
             request["argv"][0], request["argv"], request["env"] | {"HOME": private, "TMPDIR": private}
@@ -268,11 +270,11 @@ def _wait(
                     return
                 _reap(child)
         except ChildProcessError:
-            # As their subreaper this process would have whatever is left.
+            # Orphans become children of this subreaper: without children, nothing of the command is left.
             return
         if connection.fileno() in ready:
             return
-        # By the clock: a command can keep this process awake with children that end.
+        # By the clock and not per wake-up: a command whose children end all the time wakes this loop often.
         if alive and time.monotonic() >= look:
             for one in repositories:
                 one.carry()
@@ -321,7 +323,7 @@ def _kill_descendants() -> None:
         except ChildProcessError:
             return
         found = list(_descendants(os.getpid()))
-        # Stopped first, none can start another in the meantime.
+        # All are stopped before any is killed: a running one could fork faster than this loop kills.
         for what in (signal.SIGSTOP, signal.SIGKILL):
             for process in found:
                 with suppress(ProcessLookupError, PermissionError):
@@ -354,7 +356,7 @@ def _children(of: int) -> list[int]:
 
 _PAGE = resource.getpagesize()
 _PATIENCE = 10
-"""The pause after an exact count, in multiples of the time that the count took."""
+"""Pause after an exact count, in multiples of its duration: counting takes at most a tenth of the time."""
 
 
 @dataclass(slots=True)
@@ -377,14 +379,15 @@ class MemoryBound:
 
         Mapped files do not count: the kernel can drop them.
         """
-        # Memory files are the command's or others': how many there are on the machine bounds what an exact
-        # count can find.
+        # A cheap upper bound first. It counts shared pages in each process, and all memory files of the
+        # machine, whoever made them: if even that fits, the exact count is not needed.
         if sum(map(_resident, there)) + _shared_memory() <= self.most or time.monotonic() < self._next:
             return False
         begun = time.monotonic()
         anonymous, shared = (
             map(sum, zip(*(_proportional(process) for process in there), strict=True)) if there else (0, 0)
         )
+        # Not the sum: pages of memory files that processes map are in `shared` as well.
         found = anonymous + max(shared, _memory_files(there) + _file_systems(there, self.in_memory))
         self._next = time.monotonic() + _PATIENCE * (time.monotonic() - begun)
         return found > self.most

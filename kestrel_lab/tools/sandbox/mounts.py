@@ -95,7 +95,7 @@ _PASSWORDS = (
 def python_folders() -> tuple[Path, ...]:
     """Return the folders of the running Python and its base installation that are not system folders."""
     found = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
-    # Scripts in it name it as it was called.
+    # Also by its name with links: the first line of a script names the interpreter that way.
     named = {Path(os.path.abspath(sys.prefix))}
     kept = [place for place in found | named if not any(is_within(place, Path(root)) for root in PROGRAMS)]
     return tuple(sorted(place for place in kept if not is_within(home_folder(), place)))
@@ -110,6 +110,7 @@ def secret_places(env: Mapping[str, str] = os.environ) -> list[Path]:
         found.append(Path(folder) / "runtime")
     if folder := env.get("XDG_RUNTIME_DIR"):
         found.append(Path(folder))
+    # Whoever can read a kernel's connection file can run code in it: Jupyter passes its path as an argument.
     found += [
         Path(word).parent
         for word in sys.argv[1:]
@@ -143,7 +144,7 @@ def is_within(place: Path, folder: Path) -> bool:
 
 def existing_below(places: Iterable[Path], folders: Iterable[Path]) -> Iterator[Path]:
     """Yield those of `places` that exist and lie in one of `folders`, as they really are."""
-    # Most do not exist, and following links takes time.
+    # Most of the usual places do not exist, and resolving links takes time.
     there = [place for place in places if os.path.lexists(place)]
     roots = [os.path.realpath(folder).rstrip("/") for folder in folders] if there else []
     for place in there:
@@ -189,8 +190,8 @@ def folder_entries(folder: str) -> list[os.DirEntry[str]]:
         return []
 
 
-# A copy of what commands need of `/etc`, so that it is one mount and not twenty: each takes a fifth of a
-# millisecond of every command.
+# A copy of what commands need of `/etc`. It makes one mount out of twenty, of which each would cost every
+# command a fifth of a millisecond.
 
 _MOST_ENTRIES = 5_000
 """Files and links of a folder that is copied; a larger one has a mount of its own."""
@@ -205,7 +206,7 @@ def copied_settings() -> tuple[Path, tuple[str, ...]] | None:
     try:
         return _copy_settings(os.getpid(), stamp)
     except OSError:
-        # No room, or no right to read: each is mounted by itself then.
+        # No room, or no permission to read: then each file is mounted by itself.
         return None
 
 
@@ -224,7 +225,7 @@ def _copy_settings(process: int, stamp: tuple[tuple[str, int], ...]) -> tuple[Pa
                 shutil.copytree(source, target, symlinks=True)
         else:
             shutil.copy2(source, target, follow_symlinks=False)
-    # Where they are mounted for who has the network.
+    # Mount points: a command with network gets the present files of the machine there.
     for name in NETWORK:
         (folder / Path(name).name).touch()
     folder.chmod(0o755)
@@ -232,7 +233,7 @@ def _copy_settings(process: int, stamp: tuple[tuple[str, int], ...]) -> tuple[Pa
 
 
 def _remove(folder: Path, process: int) -> None:
-    # Not a process that was forked from the one which made it.
+    # A forked process runs the exit handlers, too, and must not remove what its parent uses.
     if process == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -280,8 +281,8 @@ def linked_repository(workspace: Path) -> LinkedRepository | None:
     """Return the repository that `workspace` is a worktree of; `None` if it is not a worktree, or if only the
     workspace claims to be one.
 
-    What a workspace says of itself may have been written by anybody. The repository has to name the workspace
-    as one of its worktrees, and to lie outside of it, where no command in the workspace could have made it.
+    Files of the workspace may have been written by anybody. So the repository must name the workspace as one
+    of its worktrees, and must be outside of it, where no command in the workspace could have made it.
     """
     try:
         word, _, named = _line(workspace / ".git").partition(": ")

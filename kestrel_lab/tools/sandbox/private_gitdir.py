@@ -85,10 +85,11 @@ class PrivateGit:
     """The path of the folder after `end`."""
 
     def make(self) -> None:
-        """Make the folder; what a command left whose keeper was killed is carried over first."""
+        """Make the folder; first carry over what commands left whose keepers were killed."""
         real = os.open(self.real, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            # No other finds this one before it is locked.
+            # The lock of the repository's folder: another command would take the new folder for an abandoned
+            # one until that is locked itself.
             fcntl.flock(real, fcntl.LOCK_EX)
             for name in os.listdir(self.real):
                 if name.startswith(PREFIX) and not name.endswith(_NEW):
@@ -101,7 +102,7 @@ class PrivateGit:
         try:
             os.chmod(self.private, stat.S_IMODE(os.stat(self.real).st_mode))
             for entry in os.scandir(self.real):
-                # Somebody's git took it away just now.
+                # A git outside of the sandbox may remove a file, such as a lock, at any moment.
                 with suppress(FileNotFoundError):
                     self._fill(entry)
         except OSError:
@@ -120,12 +121,12 @@ class PrivateGit:
             self.marks[entry.name] = (_mark(inside), outside)
 
     def carry(self, *, force: bool = False) -> bool:
-        """Copy files that changed on one side to the other; returns whether all could be, which git's own
-        locks may prevent.
+        """Copy files that changed on one side to the other. Return whether all were copied; locks of git may
+        prevent it, unless `force` ignores them.
 
-        What was changed on both sides is noted in `both`. The real one stands then, but for the index: beside
-        a commit of the command, which is in the real objects already, an index that was merely refreshed
-        outside would undo it. `force` minds no locks.
+        Files that changed on both sides are noted in `both`. Then the real one wins, except for the index: a
+        commit of the command is already in the real objects, and an index that was merely refreshed outside
+        would undo it.
         """
         done = True
         for name in {
@@ -136,6 +137,7 @@ class PrivateGit:
             inside, outside = f"{self.private}/{name}", f"{self.real}/{name}"
             mine, theirs = _mark(inside), _mark(outside)
             before = self.marks.get(name, (None, None))
+            # Unchanged, or still the same inode: hard links need no copying.
             if (mine, theirs) == before or (mine and theirs and mine[0] == theirs[0]):
                 self.marks[name] = (mine, theirs)
                 continue
@@ -191,6 +193,7 @@ class PrivateGit:
         if name in self.shown or _PASSING.fullmatch(name) or name in UNUSED:
             return True
         place = f"{self.private}/{name}"
+        # Empty, so nothing is lost.
         if name == "hooks" and os.path.isdir(place) and not os.listdir(place):
             return True
         outside = f"{self.real}/{name}"
@@ -209,11 +212,11 @@ def _mark(path: str) -> _Mark | None:
 def _put_in_place(
     source: str, there: _Mark | None, target: str, seen: _Mark | None, new: str
 ) -> _Mark | None:
-    """Put what `source` is in the place of `target`, by way of `new`, at once; nothing there, nothing here.
-    Returns its mark.
+    """Replace `target` by `source` atomically, through the file `new`; delete `target` if there is no source.
+    Return the mark of the new file.
 
-    With git's lock as `new` nobody changes `target` meanwhile. Raises `OSError` if somebody does, or did
-    since it was `seen`.
+    If `new` is the lock file that git uses, no git changes `target` meanwhile. Raises `OSError` if somebody
+    holds it, or if `target` changed since it was `seen`.
     """
     if there is None:
         os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
@@ -247,7 +250,7 @@ def _transfer(source: str, target: str) -> None:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise
             shutil.copyfileobj(reading, writing)
-    # The command may have put a link there meanwhile.
+    # Checked after linking: the command may have replaced the source by a symbolic link or a device.
     if not stat.S_ISREG(os.lstat(target).st_mode):
         os.unlink(target)
         raise OSError(f"{source} is not a regular file")
@@ -306,18 +309,17 @@ def _recover(real: str, left: str) -> None:
                 _put_in_place(f"{left}/{name}", mine, f"{real}/{name}", theirs, left + _NEW)
         remove_tree(left, left + _OLD, left + _NEW)
     except OSError:
-        # Another command is at work in it.
+        # The lock is held: the command works on.
         pass
     finally:
         os.close(fd)
 
 
 def _moved_away(folder: str) -> str:
-    """Move a private folder among the temporary files, if they are on the same disk, and return where it is
-    then.
+    """Move a private folder to the temporary files, if they are on the same disk, and return its new path.
 
-    Removing a folder takes ext4 some milliseconds each, and this one has as many inside as are mounted.
-    Renaming takes none, and nobody waits for what happens among the temporary files.
+    Removing a folder takes some milliseconds on ext4, and this one contains a folder per mount. Renaming is
+    immediate, and nobody waits while the temporary files are removed.
     """
     away = f"{tempfile.gettempdir()}/{os.path.basename(folder)}"
     try:

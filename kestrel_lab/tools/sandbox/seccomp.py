@@ -60,21 +60,19 @@ _OUTLIVES = (
 )
 """System V and POSIX memory, semaphores and queues, which outlive a process and which others can reach."""
 _OF_OTHERS = "process_madvise 440 440, process_mrelease 448 448"
-"""Shared memory, semaphores and queues that outlive a process and that others can reach."""
+"""Calls that act on the memory of another process."""
 _OWN_ONLY = ((302, 261), (256, 238), (279, 239))
 """Calls on a process by number: `prlimit64`, `migrate_pages` and `move_pages`; 0 is the caller."""
 _AFFINITY = (203, 122)
-"""`sched_setaffinity`.
-
-Programs set it, and their scheduling, of their threads by number, so that a filter cannot tell these from
-others.
+"""`sched_setaffinity`. Programs set it, and the scheduling of their threads, by number; a filter cannot know
+whether a number is that of an own thread.
 """
 _OF_GROUPS = ((141, 140), (251, 30))
 """`setpriority` and `ioprio_set`, whose second argument is the number; they rule those of a whole user, too.
 """
 _SHMGET, _MOST_SEGMENT = (29, 194), 64 * 1024
-"""Bytes of shared memory of System V that a command with namespaces of its own may ask for at once: no
-process has it, so nobody counts it.
+"""Most bytes of System V shared memory that a command with namespaces of its own may request at once: it
+belongs to no process, so the memory limit does not count it.
 """
 _FCNTL, _SET_OWNER = (72, 25), (8, 15, 1024)
 """Commands of `fcntl` that set which process is signalled when a descriptor is ready or its lease is broken.
@@ -124,7 +122,7 @@ def filter_program(
     refused, absent = _return_instruction(_ERRNO | errno.EPERM), _return_instruction(_ERRNO | errno.ENOSYS)
     program: list[_Instruction] = [_load(_ARCH), (_EQUAL, 1, 0, _AUDIT_ARCH[column]), absent, _load(_NUMBER)]
     if column == 0:
-        # The x32 mode has numbers of its own.
+        # The x32 mode has other numbers for the same calls, which would pass the filter.
         program += [(_AT_LEAST, 0, 1, 0x40000000), absent]
     shared = () if namespaces else (_OUTLIVES, _OF_OTHERS)
     denied = [
@@ -136,7 +134,8 @@ def filter_program(
     for call in ", ".join(denied).split(", "):
         if (number := call.split()[1 + column]) != "-":
             program += [(_EQUAL, 0, 1, int(number)), refused]
-    # Its flags lie in memory, where a filter cannot look.
+    # A filter cannot read memory, and `clone3` has its flags there. "Not implemented" makes programs fall
+    # back to `clone`, whose flags can be checked.
     program += [
         (_EQUAL, 0, 1, _CLONE3[column]),
         absent,
@@ -152,7 +151,7 @@ def filter_program(
         owned = [step for code in _SET_OWNER for step in ((_EQUAL, 0, 1, code), refused)]
         program += _section(_FCNTL[column], [_load(_SECOND), *owned, _return_instruction(_ALLOW)])
     program += _section(_SOCKET[column], [_load(_FIRST), *_allow_instructions(families, refused)])
-    # A pair of datagram sockets can send to any address: only kinds that stay connected to each other.
+    # A datagram socket of a pair can send to any address; stream sockets stay connected to each other.
     program += _section(
         _SOCKETPAIR[column],
         [_load(_SECOND), (_MASK, 0, 0, 0xF), *_allow_instructions((_STREAM, _SEQPACKET), refused)],

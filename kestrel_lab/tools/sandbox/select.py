@@ -48,6 +48,7 @@ class Choice:
 def level_problem(level: Level, sandbox: Sandbox) -> str:
     """Return why the level is unreliable here, else an empty text; tested once per process and settings."""
     key = (level, sandbox.network, bwrap_path())
+    # Two threads would start the same probes, which take a tenth of a second.
     with _ONE_AT_A_TIME:
         if key not in _VERDICTS:
             _VERDICTS[key] = probe_level(level, Sandbox(network=sandbox.network))
@@ -66,7 +67,8 @@ def choose_level(
     must be asked about.
     """
     if sandbox.container is not None:
-        # As at S2: the machine, its keys and its processes are not there, the workspace can be written.
+        # A container isolates as S2 does: the machine, its keys and its processes are not there, and the
+        # workspace can be written.
         return Choice(level=Level.S2, held=CONTAINER)
     if sandbox.level is not None:
         if sandbox.level < minimum:

@@ -22,7 +22,7 @@ from kestrel_lab.tools.shell.output import Capture, LiveOutput
 from kestrel_lab.tools.shell.process import ProcessEnd, Sink, run_launched
 from kestrel_lab.tools.tool import ToolContext
 
-# Where a command begins and where it ended: a `cd` holds for the next command, as far as it stays in the
+# Start and end folder of commands: after a `cd`, the next command starts in that folder if it is in the
 # workspace.
 
 ROOT = "."
@@ -35,7 +35,7 @@ def with_folder_report(command: str, report: int) -> str:
 
     A command that sets its own exit trap, or is replaced by another program, reports nothing.
     """
-    # On the line of the command: the numbers of lines in messages are those of the command.
+    # On the same line as the command, so that line numbers in messages are those of the command.
     return f"trap 'builtin pwd -P >&{report} 2>/dev/null' EXIT; {command}"
 
 
@@ -78,7 +78,8 @@ def ending_folder(workspace: Workspace, reported: bytes, before: str) -> tuple[s
 
 
 def read_pipe(reading: int) -> bytes:
-    """Return what was written to a pipe by now; the pipe is not waited for."""
+    """Return what was written to a pipe so far, without waiting."""
+    # A background process may hold the writing end open for ever.
     os.set_blocking(reading, False)
     with suppress(BlockingIOError):
         return os.read(reading, _LONGEST)
@@ -87,9 +88,9 @@ def read_pipe(reading: int) -> bytes:
 
 KEPT_STDOUT = 12_000
 KEPT_STDERR = 6_000
-"""Bytes of output that are kept; more than a model can use costs it the rest of its context."""
+"""Most bytes of output in the answer: more would fill the model's context."""
 MAX_OUTPUT = 50_000_000
-"""Bytes after which a command is killed: it is in a loop."""
+"""A command that writes more bytes is killed: it is in a loop."""
 MAX_SECONDS = 600.0
 
 

@@ -32,10 +32,10 @@ def looks_secret(name: str) -> bool:
 
 
 def clean_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what commands are given; `python` in them is the Python that runs this, when it is in a virtual
-    environment.
+    """Return the environment of commands. In a virtual environment, `python` means the Python of this
+    process.
 
-    This keeps secrets out of a command's way, not out of its reach: it can still read the files of its user.
+    This is no protection: a command outside of a sandbox can still read the files of its user.
     """
     passed = {
         name: value

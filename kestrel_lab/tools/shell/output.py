@@ -12,9 +12,9 @@ from kestrel_lab.core.redaction import Redactor
 
 INTERVAL_S = 0.1
 KEPT = 16_384
-"""Bytes of one stream that may wait to be shown; more drop the oldest."""
+"""Most bytes of one stream that wait to be shown; beyond them the oldest are dropped."""
 MOST = 4_000
-"""Characters of one piece."""
+"""Most characters of one piece."""
 _OPEN_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)?\Z")
 _LINES = re.compile(r"\r\n?")
 
@@ -82,8 +82,8 @@ class _Stream:
             note, self._skipped, self._held = f"… {self._skipped:,} bytes not shown …\n", 0, ""
             self._decoder.reset()
             text = self._decoder.decode(bytes(self._new), final=last)
-            # The end of a secret that was cut off here cannot be recognised: it is left out with what is
-            # around it.
+            # Dropping bytes may have cut a secret, and its rest cannot be recognised: everything that may
+            # belong to it is left out.
             place = min(self._redactor.margin, len(text))
             text = text[
                 max(
@@ -103,6 +103,7 @@ class _Stream:
         cut = len(text) if last else self._redactor.settled(text)
         if not last and (found := _OPEN_ESCAPE.search(text, max(0, cut - 256), cut)) is not None:
             cut = found.start()
+        # The line feed of a CR LF may be in the next piece.
         if not last and text[:cut].endswith("\r"):
             cut -= 1
         self._held = text[cut:]
@@ -124,8 +125,8 @@ class Capture:
         self._keep_head = keep * 2 // 3
         self._keep_tail = keep - self._keep_head
         self._redactor = redactor or Redactor()
-        # A little more is held: a secret at the border can be recognised only as a whole. Up to four bytes a
-        # character.
+        # A margin beyond both borders: a secret across one can be recognised only as a whole. A character has
+        # up to four bytes.
         margin = 4 * self._redactor.margin
         self._head_room = self._keep_head + margin
         self._tail_room = self._keep_tail + margin
@@ -140,7 +141,7 @@ class Capture:
         room = self._head_room - len(self._head)
         self._head += piece[:room]
         self._tail += piece[room:] if room < len(piece) else b""
-        # Cut now and then, not at every piece.
+        # Deleting from the front moves the rest, so it is done once per full buffer and not at every piece.
         if len(self._tail) > 2 * self._tail_room:
             del self._tail[: -self._tail_room]
 
@@ -156,14 +157,14 @@ class Capture:
             return redacted(content.decode("utf-8", "replace"))
         left_out = self.total - self._keep_head - self._keep_tail
         before, after = self._keep_head, len(content) - self._keep_tail
-        # Neither border is within a secret. Positions in bytes: a text of one character per byte has the same
-        # ones.
+        # Move the borders out of secrets. Latin-1 has one character per byte, so positions in the text are
+        # positions in bytes.
         for found in self._redactor.found(content.decode("latin-1")):
             if found.start() < before < found.end():
                 before = found.start()
             if found.start() < after < found.end():
                 after = found.end()
-        # A character cut in two at the border is left out.
+        # `ignore` leaves out a character that the border has cut in two.
         head = content[:before].decode("utf-8", "ignore")
         tail = content[after:].decode("utf-8", "ignore")
         return f"{redacted(head)}\n… {left_out:,} bytes left out …\n{redacted(tail)}"

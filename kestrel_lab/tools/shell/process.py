@@ -77,11 +77,12 @@ async def run_launched(
     stdin: int | None = None,
     report: int | None = None,
 ) -> ProcessEnd:
-    """Run a program through the launcher: none of the processes that it started is left, wherever they moved.
+    """Run a program through the launcher, which leaves no process of it, in whatever session, even if this
+    process is killed.
 
-    Not even if this process is killed. It has `report` as `REPORT_FD`. Where there is no launcher it runs as
-    with `run_process`, and has `report` under the same number. Raises `OSError` for a program that cannot be
-    started. What it made in the workspace that runs by itself is in the notes.
+    The program finds `report` as `REPORT_FD`. Without a launcher it runs as by `run_process`, and finds
+    `report` under its own number. The notes name files that run by themselves which it made in the
+    workspace. Raises `OSError` for a program that cannot be started.
     """
 
     def begin(out: int, err: int) -> Awaitable[RunningProcess]:
@@ -102,10 +103,10 @@ async def _read_marks(watch: AutorunWatch) -> Marks:
 
 
 class RunningProcess(Protocol):
-    """A program at work."""
+    """A running program."""
 
     overgrown: Overgrown
-    """Of what it had more and more until it was killed for that."""
+    """The resource that it used too much of and was killed for; empty if it was not."""
     notes: list[str]
     """Notes on what it could not do; complete at its end."""
 
@@ -151,8 +152,8 @@ class _Group:
         return await self.process.wait()
 
     def kill(self) -> None:
-        # The number of an ended leader is not given away while its group has members.
-        # Nobody left; or, on macOS, only zombies.
+        # Safe after the leader has ended: the kernel does not reuse its number while the group has members.
+        # The errors mean that nobody is left, or, on macOS, only zombies.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -172,11 +173,12 @@ async def _follow(
         ]
         stopped = await _wait(program, readers, timeout_s)
     finally:
+        # Also after a normal end: the program may have left processes in the background.
         program.kill()
         for transport, _ in pipes:
             transport.close()
         await program.gone()
-    # A closed pipe ends its reader.
+    # The readers end now, because their pipes are closed; an error of a sink is raised here.
     await asyncio.gather(*readers)
     code = await program.wait()
     return ProcessEnd(
@@ -194,10 +196,10 @@ Pipe = tuple[asyncio.ReadTransport, asyncio.StreamReader]
 async def start_with_pipes(
     begin: Callable[[int, int], Awaitable[RunningProcess]], limit: int = _PIECE, *, terminal: bool = False
 ) -> tuple[RunningProcess, list[Pipe]]:
-    """Start a program with pipes for its output and its errors; where that fails or is cancelled, none of
-    them stays open.
+    """Start a program with pipes for its output and its errors. If that fails or is cancelled, no pipe stays
+    open.
 
-    `limit` bounds the lines that are read from them. With `terminal` its errors go to a terminal.
+    `limit` bounds the lines read from them. With `terminal` the errors go to a terminal instead.
     """
     pipes: list[Pipe] = []
     ends: list[int] = []
@@ -212,6 +214,7 @@ async def start_with_pipes(
             transport.close()
         raise
     finally:
+        # The program has copies. A writing end left open here would keep its reader waiting forever.
         for end in ends:
             os.close(end)
     return program, pipes
@@ -220,10 +223,10 @@ async def start_with_pipes(
 async def start_with_terminal(
     begin: Callable[[int], Awaitable[RunningProcess]], limit: int = _PIECE
 ) -> tuple[RunningProcess, Pipe, int]:
-    """Start a program whose input, output and errors are one terminal, in which nobody sits.
+    """Start a program whose input, output and errors are one terminal without a person.
 
-    Return it with what it writes, and a file descriptor to write to it. What it is sent comes as it is, not
-    line by line: a terminal's lines have 4,096 bytes.
+    Return the program, the pipe with its output, and a file descriptor to write to it. Input arrives
+    unchanged and not by lines: lines of a terminal have at most 4,096 bytes.
     """
     import termios  # not on every system
 
@@ -255,7 +258,7 @@ async def _readable_pipe(limit: int, opened: Callable[[], tuple[int, int]]) -> t
 
 
 class _Ending(asyncio.StreamReaderProtocol):
-    """Takes the end of a terminal, which Linux reports as an error, for the end of what is read."""
+    """Treats the end of a terminal, which Linux reports as an error, as the end of the output."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         # Linux reports EIO when the last process has closed its side of the terminal.
@@ -269,6 +272,7 @@ def _open_terminal() -> tuple[int, int]:
     ours, theirs = os.openpty()
     try:
         state = termios.tcgetattr(theirs)
+        # Otherwise the terminal turns each line end into two characters, and repeats its input as output.
         state[1] &= ~termios.OPOST
         state[3] &= ~termios.ECHO
         termios.tcsetattr(theirs, termios.TCSANOW, state)
@@ -291,7 +295,7 @@ async def _drain(pipe: Pipe, sink: Sink) -> bool:
 async def _wait(
     program: RunningProcess, readers: Sequence[asyncio.Future[bool]], timeout_s: float
 ) -> Stopped:
-    """Until the program ended and its output was read, its time is up, or a reader has enough."""
+    """Wait until the program has ended and its output was read, its time is up, or a reader has enough."""
     ended = asyncio.ensure_future(program.wait())
     waiting: set[asyncio.Future[object]] = {ended, *readers}  # type: ignore[arg-type]  # a set of futures of several types
     deadline = time.monotonic() + timeout_s
@@ -303,11 +307,12 @@ async def _wait(
                 return "output"
             if not done:
                 return "" if ended.done() else "timeout"
+            # A background process may hold the pipes open for as long as it runs.
             if ended in done:
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
     finally:
         if ended.done() and not ended.cancelled():
-            # Raised where the exit code is asked for.
+            # `_follow` raises it when it asks for the exit code; here it only must not be logged as unread.
             ended.exception()
         ended.cancel()
     return ""

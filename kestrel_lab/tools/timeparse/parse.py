@@ -245,7 +245,7 @@ def _day_and_clock(words: str, asked: Question, home: Zone) -> Reading:
     there, here = asked.today, asked.within(home).today
     if span.relative and there != here:
         why = f"it is {there} in {asked.zone.name} and {here} in {home.name} now"
-        refuse_expression(asked.text, why, f"the date instead of a day told from today, such as {span.first}")
+        refuse_expression(asked.text, why, f"the date, such as {span.first}, instead of a relative day")
     return _whole_span(span, asked, *notes) if clock is None else _reading_at(span, clock, asked, notes)
 
 

@@ -175,7 +175,7 @@ class Reading(FactsView):
             ("zone", f"{self.zone.name}, from {self.zone.origin}"),
         ]
         if self.reference is not None:
-            shown.append(("told from", _time_text(self.reference.astimezone(self.zone.rules))))
+            shown.append(("relative to", _time_text(self.reference.astimezone(self.zone.rules))))
         if self.read_by != "grammar":
             shown.append(("read by", self.read_by))
         return shown + [("note", note) for note in self.notes]

@@ -313,7 +313,7 @@ _OWN = re.compile(r"\b(?:my|our|local) (?:local )?time\b", re.IGNORECASE)
 def split_zone(text: str) -> tuple[str, Zone | None]:
     """Return `text` without the words for a zone, and that zone, if there is one.
 
-    Raises `UsageError` for one that is not known, means several, or stands beside another.
+    Raises `UsageError` for a zone that is unknown or ambiguous, and for two zones.
     """
     text = _OWN.sub("", text)
     found: list[str] = []

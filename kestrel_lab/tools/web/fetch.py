@@ -20,7 +20,7 @@ from kestrel_lab.host.version import __version__
 from kestrel_lab.tools.web.urls import Url, address_refusal, is_number, join_url, read_url
 
 if TYPE_CHECKING:
-    from httpcore import AsyncConnectionPool, AsyncNetworkStream, Response
+    from httpcore import AsyncConnectionPool, AsyncNetworkStream, Request, Response
 
 
 # What the web tools may reach, and through which proxy.
@@ -184,7 +184,7 @@ async def request(
     try:
         async with asyncio.timeout(reach.seconds):
             for _ in range(reach.redirects + 1):
-                answer = await _request_once(reach, method, where, sent, body)
+                answer = await _send(reach, where, _prepare(method, where, sent, body))
                 if not (follow and answer.status in _MOVED and "location" in answer.headers):
                     return answer
                 before, where = where, join_url(where, answer.headers["location"])
@@ -197,13 +197,10 @@ async def request(
     raise ValueError(f"{url} was not fetched: it redirects more than {reach.redirects} times")
 
 
-async def _request_once(
-    reach: Reach, method: str, url: Url, headers: Mapping[str, str], body: bytes
-) -> Answer:
+def _prepare(method: str, url: Url, headers: Mapping[str, str], body: bytes) -> Request:
     # A tenth of a second to load, and most runs never ask the web.
     import httpcore
 
-    reach.check_port(url)
     ours = {
         "Host": url.authority,
         "User-Agent": f"kestrel-lab/{__version__}",
@@ -216,15 +213,21 @@ async def _request_once(
     target = httpcore.URL(
         scheme=url.scheme.encode(), host=url.host.encode(), port=port, target=url.target.encode()
     )
+    sent = [(name.encode(), value.encode()) for name, value in {"Accept": "*/*", **headers, **ours}.items()]
+    return httpcore.Request(method, target, headers=sent, content=body or None)
+
+
+async def _send(reach: Reach, url: Url, request: Request) -> Answer:
+    import httpcore
+
+    reach.check_port(url)
+    method = request.method.decode()
     async with AsyncExitStack() as stack:
         try:
             pool = await stack.enter_async_context(await _pool(reach, url))
-            sent = [
-                (name.encode(), value.encode())
-                for name, value in {"Accept": "*/*", **headers, **ours}.items()
-            ]
-            stream = pool.stream(method, target, headers=sent, content=body or None)
-            return await _read(reach, url, await stack.enter_async_context(stream))
+            response = await pool.handle_async_request(request)
+            stack.push_async_callback(response.aclose)
+            return await _read(reach, url, response)
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError, zlib.error) as error:
             raise ConnectionError(
                 f"{url.origin} gave no proper answer ({type(error).__name__}: {error}){_unknown(method)}"
@@ -343,8 +346,9 @@ async def _read_unpacked(pieces: AsyncIterator[bytes], most: int) -> bytes | Non
     async for packed in pieces:
         piece = packed
         while piece:
-            if reader.eof:  # another member follows
+            if reader.eof:  # gzip files may consist of several members
                 reader = zlib.decompressobj(wbits=31)
+            # Bounded while unpacking: a small answer may unpack to gigabytes.
             taken += reader.decompress(piece, most + 1 - len(taken))
             if len(taken) > most:
                 return None

@@ -55,7 +55,7 @@ def html_page(title: str, body_html: str) -> str:
 
 
 def headline_html(text: str) -> str:
-    """Return a `<p>` in bold that stands over a table."""
+    """Return a `<p>` in bold, the heading of a table."""
     return str(template_macros("elements.html").headline(text))
 
 

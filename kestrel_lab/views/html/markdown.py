@@ -8,7 +8,7 @@ here: no image, no script, no style sheet, and links only to web and mail addres
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from html.parser import HTMLParser
@@ -277,14 +277,25 @@ def _parser(styled: bool) -> MarkdownIt:
     parser.use(
         dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, double_inline=True
     )
-    for name in ("math_inline", "math_inline_double", "math_block", "math_block_eqno"):
-        parser.add_render_rule(name, _formula)
-    parser.add_render_rule("image", _image)
-    parser.add_render_rule("fence", _styled_code if styled else _code)
-    parser.add_render_rule("code_block", _styled_code if styled else _code)
+    code = _styled_code if styled else _code
+    rules = {"image": _image, "fence": code, "code_block": code} | dict.fromkeys(
+        ("math_inline", "math_inline_double", "math_block", "math_block_eqno"), _formula
+    )
+    for name, of_token in rules.items():
+        parser.add_render_rule(name, _rule(of_token))
     for name in ("heading_open", "heading_close", "th_open", "td_open", "link_open"):
         parser.add_render_rule(name, _adapt_token)
     return parser
+
+
+def _rule(of_token: Callable[[Token], str]) -> Callable[..., str]:
+    """Return a rule of markdown-it that renders a token by itself."""
+
+    # `add_render_rule` binds it to the renderer, as a method: a `partial` would not get that argument.
+    def render(_renderer: Any, tokens: Sequence[Token], place: int, *_: Any) -> str:
+        return of_token(tokens[place])
+
+    return render
 
 
 def _adapt_token(renderer: Any, tokens: Any, place: int, options: Any, _env: Any) -> str:
@@ -303,9 +314,9 @@ def _adapt_token(renderer: Any, tokens: Any, place: int, options: Any, _env: Any
     return rendered
 
 
-def _image(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
+def _image(token: Token) -> str:
     """Render an image as a link: loading it would tell its server that the text was read."""
-    address, label = str(tokens[place].attrGet("src") or ""), escape(tokens[place].content)
+    address, label = str(token.attrGet("src") or ""), escape(token.content)
     if not address.startswith(_WEB):
         return f"image: {label or escape(address)}"
     return (
@@ -314,8 +325,7 @@ def _image(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) ->
     )
 
 
-def _formula(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
-    token = tokens[place]
+def _formula(token: Token) -> str:
     block = token.type != "math_inline"
     found = _mathml(token.content.strip(), block)
     shown = found or f'<code class="kst-formula">{escape(token.content)}</code>'
@@ -344,15 +354,13 @@ def _mathml(source: str, block: bool) -> str:
     return html if known and "<!" not in html else ""
 
 
-def _code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
-    return _highlight_code(
-        tokens[place], lambda name, text: f'<span class="kst-{name}">{escape(text)}</span>'
-    )
+def _code(token: Token) -> str:
+    return _highlight_code(token, lambda name, text: f'<span class="kst-{name}">{escape(text)}</span>')
 
 
-def _styled_code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
+def _styled_code(token: Token) -> str:
     code = _highlight_code(
-        tokens[place], lambda name, text: f'<span style="color:{_COLOURS[name]}">{escape(text)}</span>'
+        token, lambda name, text: f'<span style="color:{_COLOURS[name]}">{escape(text)}</span>'
     )
     return code.replace("<code>", '<code style="background:none">', 1).replace(
         "<pre ",

@@ -11,7 +11,7 @@ from typing import Any
 from kestrel_lab.core.drawing.svg import plan_svg
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.views.diffs import diff_lines
-from kestrel_lab.views.evidence import STANDING
+from kestrel_lab.views.evidence import STATUS_WORDS
 from kestrel_lab.views.formatting import first_and_last, format_count, format_duration
 from kestrel_lab.views.html.elements import safe_markup, template_macros
 from kestrel_lab.views.html.markdown import code_html, markdown_html, number_links, row_id
@@ -47,7 +47,7 @@ _TONES = {
             "retrying",
             "warning",
         ),
-        *STANDING.values(),
+        *STATUS_WORDS.values(),
     ),
     "error": ("FAILED", "HIGH", "CRITICAL", "error", "denied", "failed", "bad"),
 }

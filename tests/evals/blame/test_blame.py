@@ -19,6 +19,8 @@ import pytest
 
 from bench.blame import ChanceAgent, blame_one, suite_of
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.labels import BLAME
+from kestrel_lab.core.events.union import RunScanned
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.blame.receipt import read_receipt
@@ -28,6 +30,7 @@ from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.workspace.removal import remove_runs
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
+from kestrel_lab.views.rows import CallRow
 
 
 def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
@@ -111,6 +114,14 @@ async def test_a_trial_is_blamed_by_forks_in_private_copies_that_are_gone_afterw
         assert read_receipt(lab.home, receipt.run) == receipt
         assert json.loads(receipt.write(tmp_path / "receipt.json").read_text())["steps"][0] == 3
         assert "decisive" in receipt._repr_html_().lower()
+        run = lab.get(receipt.run)
+        marked = [row for row in run.report.view().rows.values() if getattr(row, "note", "").startswith("▶")]
+        assert [row.tool for row in marked if isinstance(row, CallRow)] == ["write_file"] * len(receipt.steps)
+        page = run.report(tmp_path / "run.html").read_text(encoding="utf-8")
+        assert "▶ decisive" in page
+        assert "Re-runs blame" in page
+        lab.store.decide(run.id, RunScanned(scanners={BLAME: "1"}, upto=1))
+        assert "▶ decisive" not in run._repr_html_(), "a later blame that names none takes the marks away"
 
 
 @in_loop
@@ -126,6 +137,28 @@ async def test_a_budget_that_ends_keeps_what_was_found_and_is_gone_on_with(tmp_p
         again = await lab.evals.blame(run, suite=suite_of(6), runs=15)
         assert again.verdict == "decisive"
         assert again.reruns[: len(first.reruns)] == first.reruns
+
+
+@in_loop
+async def test_a_shrink_that_cannot_replay_says_why(tmp_path):
+    """A budget without room for a replay, and a model that breaks: no scenario is called reliable."""
+    away = False
+
+    def agent(request: ModelRequest) -> Turn:
+        if away:
+            raise RuntimeError("the endpoint is away")
+        return "7"
+
+    async with Lab(home=tmp_path / "home", model=ScriptedModel(agent)) as lab:
+        run = await failed_run(lab, tmp_path / "work", agent)
+        little = await lab.evals.shrink(run, checks=[CHECK], runs=0.1)
+        assert (little.reliable, little.whole_runs) == (False, 0)
+        away = True
+        broken = await lab.evals.shrink(run, checks=[CHECK])
+        assert (broken.reliable, broken.replays) == (False, 0)
+        assert "the endpoint is away" in str(broken)
+        assert "NOT SHRUNK" in str(broken)
+        assert "NOT SHRUNK" in str(little)
 
 
 class Bank:
@@ -202,11 +235,19 @@ async def test_a_run_that_always_fails_accuses_nobody_and_a_line_that_repairs_it
         receipt = await lab.evals.blame(run, checks=[CHECK], change="add, do not guess", tries=4)
         assert (receipt.verdict, receipt.steps) == ("no single step", ())
         assert [(one.passed, one.tried) for one in receipt.repairs] == [(4, 4)]
+        whole = receipt.whole_runs
         receipt = await lab.evals.blame(run, checks=[CHECK], repair=True, tries=2)
-        assert [(one.change, one.passed) for one in receipt.repairs] == [
-            ("look again", 0),
-            ("add, do not guess", 2),
-        ]
+        assert {one.change: (one.passed, one.tried) for one in receipt.repairs} == {
+            "look again": (0, 2),
+            "add, do not guess": (4, 4),
+        }, "what was tried before counts"
+        assert receipt.whole_runs > whole
+        receipt = await lab.evals.blame(
+            run, checks=[CHECK], change=["look again", "be brief"], tries=5, runs=receipt.whole_runs + 1.1
+        )
+        assert sum(receipt.untried.values()) in range(3, 8)
+        assert "not tried for want of budget" in str(receipt)
+        assert read_receipt(lab.home, run) == receipt
         assert [*lab.runs().index] == [run], "forks of a blame are listed with trials only"
         remove_runs(lab, run, children=True)
         assert read_receipt(lab.home, run) is None
@@ -309,7 +350,9 @@ async def test_a_failure_that_comes_from_a_turn_is_kept_with_that_turn_as_histor
         agent.fails = False
         shrunk = await lab.evals.shrink(run, suite=suite_of(8), model=model)
         assert shrunk.reliable
-        assert shrunk.kept_events <= 0.3 * shrunk.events
+        assert shrunk.kept_events <= 0.2 * shrunk.events
+        assert (shrunk.kept["turn"], shrunk.kept["file"]) == (1, 1), "the file that the turn made"
+        assert shrunk.whole_runs <= 10
         file = shrunk.write(tmp_path / "found.yaml")
         [row] = (await lab.eval(file, configs={"today": model})).rows
         assert row.outcome == "fail"

@@ -445,7 +445,30 @@ def test_what_a_commit_has_to_make(tmp_path):
         skipped={"b": "its folder is gone"},
     )
     assert [(ask.scenario.id, ask.epoch) for ask in work.todo] == [("c", 1), ("a", 2), ("c", 2)]
-    work.rows.extend(rows[ask.identity.key] for ask in reversed(work.todo))
+    work.made.extend(rows[ask.identity.key] for ask in reversed(work.todo))
     assert [(one.scenario, one.epoch) for one in work.all_rows] == [("a", 1), ("a", 2), ("c", 1), ("c", 2)]
     work.broken = "it cannot be imported"
     assert work.todo == []
+
+
+def test_a_bisection_of_judged_trials_is_refused_before_the_first_one(tmp_path):
+    """Nothing corrects a judge's verdicts while trials are made; a metric that no model decides is searched."""
+    (tmp_path / "s.yaml").write_text(
+        "configs: [{name: one, model: 'scripted:m.yaml'}]\n"
+        "scenarios: [{id: a, goal: g, checks: [{any_of: [{graded: {rubric: good}}, {answer_contains: x}]}]}]\n"
+    )
+    (tmp_path / "m.yaml").write_text("rules: [{when: '.', turns: [x]}]\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "one")
+    with Lab(tmp_path / "home", env={}) as lab:
+        asked = [find_first_bad(lab, tmp_path / "s.yaml", "HEAD", "HEAD")]
+        asked += [
+            find_first_bad(lab, tmp_path / "s.yaml", "HEAD", "HEAD", BisectSearch(metric="model_calls"))
+        ]
+        with pytest.raises(UsageError, match=r"a bisection is decided by verdicts.*--metric"):
+            asyncio.run(asked[0])
+        with pytest.raises(UsageError, match="HEAD") as other:
+            asyncio.run(asked[1])
+        assert "judge" not in str(other.value)
+        assert not stored_trials(lab.store)

@@ -322,6 +322,38 @@ def test_a_new_suite_runs_with_the_code_of_the_old_commit(repo, monkeypatch):
     assert "20 trials, 0 of them stored before" in again.stdout
 
 
+@pytest.mark.long
+def test_commits_share_answers_up_to_where_they_ask_for_something_else(repo, monkeypatch):
+    """Both ask the same first and differ in what their tool says: the first answer is asked for once."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "models"))
+    from openai_server import OpenAIServer, Reply
+
+    class Caller(OpenAIServer):
+        def take(self, body, headers):
+            super().take(body, headers)
+            said = json.loads(body)["messages"][-1]
+            return Reply(text="hello") if said["role"] == "tool" else Reply(calls=(("greet", "{}"),))
+
+    tool = (
+        "from kestrel_lab import tool\n\n@tool(danger_level='safe', effect='pure')\ndef greet() -> str:\n"
+        "    'Greet.'\n    return {!r}\n"
+    )
+    suite = REAL.replace("name: demo", "name: demo\ntools_from: [tools.py]\ndefaults: {tools: [greet]}")
+    suite = suite.replace(SCENARIOS, "  - {id: s, goal: talk, checks: [{answer_contains: hello}]}\n")
+    commit(repo, "old", suite__yaml=suite, tools__py=tool.format("one"))
+    commit(repo, "new", tools__py=tool.format("another"))
+    with Caller([Reply()]) as server:
+        monkeypatch.setenv("OPENAI_API_BASE", server.api_base)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        words = ("eval", "compare", "suite.yaml", "HEAD~1", "HEAD", "--from-divergence")
+        done = in_process.kestrel(repo, *words)
+        told = " ".join(done.stdout.split())
+        assert "1 of 4 answers of models were those of the other side" in told, told + done.stderr
+        assert len(server.bodies) == 3
+        refused = in_process.kestrel(repo, *words, "--cassette", "record")
+        assert "leave cassettes out" in refused.stderr
+
+
 def test_where_the_results_of_main_come_from_is_said(repo, tmp_path):
     """Made here, stored before, or pulled."""
     commit(repo, "second", readme__md="!")

@@ -146,11 +146,38 @@ def test_budgets_are_written_plainly(text, found):
     assert parse_budget(text) == found
 
 
-@pytest.mark.parametrize("text", ["", "200", "usd", "-3usd", "3 eur", "trials", "nan usd"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "0",
+            "-1",
+            "200",
+            "usd",
+            "-3usd",
+            "3 eur",
+            "trials",
+            "nan usd",
+            "1e9trials",
+            "_trials",
+            "1__0trials",
+        ),
+        *("\u0663trials", "200trials,300trials"),
+    ],
+)
 def test_a_budget_of_nothing_is_refused(text):
     """What is no budget is refused with the forms that are."""
     with pytest.raises(UsageError, match="200trials, 3usd or open"):
         parse_budget(text)
+
+
+def test_a_budget_without_sense_is_refused():
+    """One that is open and has a maximum, and more trials than anybody makes, in a plan, too."""
+    with pytest.raises(UsageError, match="no maximum beside it"):
+        parse_budget("open,3usd")
+    with pytest.raises(UsageError, match="add scenarios"):
+        str(TrialPlan(suite=suite(), design=Design(trials=10**22)).headline)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +210,7 @@ def test_a_plan_says_what_a_budget_finds():
     """Scenarios before epochs, and a warning where what matters is smaller than what is found."""
     plan = TrialPlan(suite=suite(60), design=Design(trials=360))
     assert "180 pairs of trials" in plan.headline
-    assert ["60", "3", "13 points", "as it is"] in plan.table()[1]
+    assert ["60", "3", "12 points", "as it is"] in plan.table()[1]
     assert "more than the 5 points that matter" in plan.lines()[0]
     assert plan.table()[1][0][:2] == ["180", "1"]
     assert "without a maximum" in TrialPlan(suite=suite(), design=Design()).headline

@@ -29,7 +29,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.tool_kinds import command_line, tool_kind
 from kestrel_lab.core.events.union import ModelAnswered, Prompted, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.evals.importers.formats import FORMATS, TITLES, read_file
-from kestrel_lab.evals.importers.recording import (
+from kestrel_lab.evals.importers.imported_run import (
     Broken,
     Recording,
 )

@@ -19,8 +19,7 @@ from kestrel_lab.core.events.union import (
     ToolCalled,
 )
 from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat
-from kestrel_lab.evals.importers.imported_run import events_of, trial_of
-from kestrel_lab.evals.importers.recording import (
+from kestrel_lab.evals.importers.imported_run import (
     ImportedCall,
     ImportedMessage,
     Recording,
@@ -29,6 +28,7 @@ from kestrel_lab.evals.importers.recording import (
     seconds_of,
     text_of,
 )
+from kestrel_lab.evals.importers.recorded_events import events_of, trial_of
 
 
 def said(role: Any, text: str = "", **fields: Any) -> ImportedMessage:

@@ -24,6 +24,7 @@ from kestrel_lab.evals.labels.verdicts import (
     unsure_of,
     verdicts_of,
 )
+from kestrel_lab.evals.options import JudgeOptions
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.testing import ScriptedModel
 
@@ -40,7 +41,9 @@ def grader(score=1.0, name="judge"):
 
 def ask(lab, *judges, rubric=RUBRIC, **more):
     """Ask judges about the twelve trials."""
-    return asyncio.run(judge_trials(lab.store, "demo", stored_trials(lab.store), judges, rubric, **more))
+    return asyncio.run(
+        judge_trials(lab.store, "demo", stored_trials(lab.store), judges, JudgeOptions(rubric=rubric, **more))
+    )
 
 
 def label(lab, runs, values):
@@ -92,7 +95,7 @@ def test_versions_of_a_judge_never_mix(lab, runs):
     assert "judges by another rubric than the labels: it has to be measured on 30 labels" in repr(found)
     assert {said.value for said in verdicts_of(lab.store, "demo").values()} == {0}
     rows = stored_trials(lab.store)[:1]
-    asyncio.run(judge_trials(lab.store, "demo", rows, [grader(name="new")], RUBRIC))
+    asyncio.run(judge_trials(lab.store, "demo", rows, [grader(name="new")], JudgeOptions(rubric=RUBRIC)))
     new = next(one for one in report(lab).judges if one.version.judge.startswith("new"))
     assert f"has to be measured on {new.missing} label" in repr(report(lab))
 
@@ -193,7 +196,7 @@ def test_what_cannot_be_asked_is_said(lab):
     with pytest.raises(UsageError, match="name the judge"):
         ask(lab)
     with pytest.raises(UsageError, match="no trial of suite 'demo' can be judged"):
-        asyncio.run(judge_trials(lab.store, "demo", [], [grader()], RUBRIC))
+        asyncio.run(judge_trials(lab.store, "demo", [], [grader()], JudgeOptions(rubric=RUBRIC)))
 
 
 def test_a_suite_has_its_judges_measured_in_a_lab(lab):

@@ -34,15 +34,17 @@ def test_out_and_in_is_exact(lab, runs, tmp_path):
         (runs[1], said(None, "bob")),
         (runs[0], said(0, repeat=True)),
         (runs[2], said(0, rubric="another,\nrubric")),
+        *((runs[4], said(0, f"person {mark}", note=f"{mark}1", rubric=f"- {mark}x")) for mark in "=+-@'"),
     ]
     labels = [record_label(lab.store, run, one) for run, one in given]
     text = labels_csv(lab.store, "demo")
     (tmp_path / "labels.csv").write_text(text, newline="")
-    assert import_labels(lab.store, "demo", tmp_path / "labels.csv", runs) == (0, 4)
+    assert import_labels(lab.store, "demo", tmp_path / "labels.csv", runs) == (0, len(labels))
     for label in labels:
         undo_label(lab.store, label, label.said.who)
     assert stored_labels(lab.store, "demo") == []
-    assert import_labels(lab.store, "demo", tmp_path / "labels.csv", runs) == (4, 0)
+    assert import_labels(lab.store, "demo", tmp_path / "labels.csv", runs) == (len(labels), 0)
+    assert not any(cell[:1] in "=+-@" for row in csv.reader(io.StringIO(text)) for cell in row if cell), text
     assert labels_csv(lab.store, "demo") == text
     assert [(x.run, x.at, x.said) for x in stored_labels(lab.store, "demo")] == [
         (x.run, x.at, x.said) for x in labels
@@ -74,6 +76,10 @@ def rows_of(*rows):
         ([{"run": 0, "probability": "much"}], "row 2: could not convert"),
         ([{"run": 0, "rubric_hash": "abc"}], "row 2: the hash abc is not that of the rubric"),
         ([{"run": 0, "who": ""}], "row 2: a label needs the name"),
+        ([{"run": 0, "probability": "nan"}], "row 2: the probability of a draw is above 0"),
+        ([{"run": 0, "at": "1e400"}], "row 2: at is a time in seconds since 1970"),
+        ([{"run": 0, "drawn": "9" * 5000}], "row 2: "),
+        ([{"run": "=cmd|' /C calc'!A0"}], "row 2: there is no trial"),
         ([], "has no labels"),
     ],
 )
@@ -87,6 +93,17 @@ def test_a_file_that_is_not_in_order_is_refused_whole(lab, runs, tmp_path, rows,
     with pytest.raises(UsageError, match=told):
         import_labels(lab.store, "demo", path, runs)
     assert labels_csv(lab.store, "demo") == before
+
+
+def test_a_file_from_a_spreadsheet_on_windows_is_read(lab, runs, tmp_path):
+    """With a byte order mark and its line ends; and a row that is short of cells is named."""
+    content = b"\xef\xbb\xbf" + rows_of({"run": runs[0]}, {"run": runs[1]}).encode()
+    assert b"\r\n" in content
+    (tmp_path / "x.csv").write_bytes(content)
+    assert import_labels(lab.store, "demo", tmp_path / "x.csv", runs) == (2, 0)
+    (tmp_path / "x.csv").write_bytes(content + runs[2].encode() + b",ada\r\n")
+    with pytest.raises(UsageError, match="row 4: it has more or fewer cells"):
+        import_labels(lab.store, "demo", tmp_path / "x.csv", runs)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"run,who\nx,y\n", b'run,who,value,rubric\n"x'])

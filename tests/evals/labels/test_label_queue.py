@@ -9,12 +9,15 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.labels.label_queue import RUBRIC, Labelling
 from kestrel_lab.evals.labels.label_report import label_report
 from kestrel_lab.evals.labels.stored_labels import labels_of, stored_labels
+from kestrel_lab.evals.options import LabelOptions
 from kestrel_lab.evals.stored_trials import stored_trials
 
 
 def labelling(lab, who="ada", **more):
     """What a person labels of the twelve trials."""
-    return Labelling(lab.store, suite(12), stored_trials(lab.store), who=who, **{"number": 10, **more})
+    return Labelling(
+        lab.store, suite(12), stored_trials(lab.store), LabelOptions(**{"who": who, "number": 10, **more})
+    )
 
 
 def label_all(own, value=lambda item: 1):
@@ -120,7 +123,7 @@ def test_the_report_says_how_well_people_agree(lab):
 def test_what_cannot_be_labelled_is_said(lab):
     """No trials, a person without a name, a trial that was not drawn."""
     with pytest.raises(UsageError, match="no trials to label"):
-        Labelling(lab.store, suite(), [], who="ada")
+        Labelling(lab.store, suite(), [], LabelOptions(who="ada"))
     with pytest.raises(UsageError, match="name of the person"):
         labelling(lab, " ")
     with pytest.raises(UsageError, match="not among those drawn"):

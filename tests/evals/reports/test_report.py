@@ -169,6 +169,8 @@ def test_the_best_is_called_so_only_where_it_is_shown():
     many = told(("a", "p" * 6 + "f" * 6), ("b", "f" * 12), ("c", "pp" + "f" * 10))["verdict"]
     assert "p = 0.094)" in many
     assert many.endswith("p allows for all 3 pairs of configurations, the interval does not.")
+    two = told(("a", "p" * 6 + "f" * 6), ("b", "fp" + "f" * 10))["verdict"]
+    assert two.endswith("Where p, from a test of signs, and the interval disagree, p decides."), two
 
 
 def test_cells_have_intervals_from_three_trials_on():

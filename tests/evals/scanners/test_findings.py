@@ -34,7 +34,10 @@ def lab(tmp_path: Path):
         made.store,
         [
             recording(
-                "go", *([LOOK] * (4 if config == "b" else 1)), "done", scenario=f"s{number}", config=config
+                "go",
+                *([LOOK] * 4 + ["I could not find it."] if config == "b" else [LOOK, "done"]),
+                scenario=f"s{number}",
+                config=config,
             )
             for number in range(12)
             for config in "ab"

@@ -98,7 +98,7 @@ def test_equal_code_is_called_different_in_at_most_one_comparison_of_twenty(kind
     suite = a_suite(kind["scenarios"], kind.get("configs", ("c",)))
     alarms = 0
     for _ in range(rounds):
-        found = compare_rows(suite, *sides(chance, **kind), margin=0.05)
+        found = compare_rows(suite, sides(chance, **kind), margin=0.05)
         alarms += any(d.verdict in CHANGES for d in found.values())
     assert alarms / rounds <= 0.05
 
@@ -124,7 +124,7 @@ def test_without_the_safeguards_alarms_are_common():
         return found[0].verdict in CHANGES
 
     for _ in range(rounds):
-        found = compare_rows(a_suite(30), *sides(chance, scenarios=30, epochs=4), margin=0.05)
+        found = compare_rows(a_suite(30), sides(chance, scenarios=30, epochs=4), margin=0.05)
         alone += any(d.p < 0.05 for d in found.values())
         base, head = sides(chance, scenarios=12, epochs=4, shocks=0.2)
         by_scenarios += judged_by_scenarios(base, head)
@@ -145,13 +145,13 @@ def test_times_of_trials_not_made_side_by_side_have_no_verdict():
     chance = np.random.default_rng(4)
     base, head = sides(chance, scenarios=12, epochs=4)
     long_ago = [replace(r, created_at=r.created_at - 1e6) for r in base]
-    found = compare_rows(a_suite(12), long_ago, head, margin=0.05)
+    found = compare_rows(a_suite(12), (long_ago, head), margin=0.05)
     d = found["c", "working_time"]
     assert (d.verdict, math.isnan(d.p_holm), d.interval.low < d.interval.high) == ("inconclusive", True, True)
     assert d.note.startswith("not compared: the trials of both sides were not made side by side")
     assert all(not found["c", metric].note for metric in (PRIMARY, *COMPARED) if metric != "working_time")
     for epochs in (1, 2):
-        d = compare_rows(a_suite(12), *sides(chance, scenarios=12, epochs=epochs), margin=0.05)[
+        d = compare_rows(a_suite(12), sides(chance, scenarios=12, epochs=epochs), margin=0.05)[
             "c", "working_time"
         ]
         assert (d.verdict, "three or more rounds" in d.note) == ("inconclusive", True)
@@ -163,7 +163,7 @@ def test_a_real_slowdown_is_found():
     slower = [
         replace(r, metrics={**r.metrics, "working_time": 1.5 * r.metrics["working_time"]}) for r in head
     ]
-    found = compare_rows(a_suite(20), base, slower, margin=0.05)
+    found = compare_rows(a_suite(20), (base, slower), margin=0.05)
     assert [metric for (_, metric), d in found.items() if d.verdict == "regression"] == ["working_time"]
     assert found["c", "working_time"].test == "sign flips and rounds"
 
@@ -176,7 +176,7 @@ def test_a_drop_in_one_family_is_found_there():
     head = [
         replace(r, result={**r.result, "outcome": "fail"}) if r.result["family"] == "b" else r for r in base
     ]
-    found = compare_families(a_suite(1), base, head, margin=0.05)
+    found = compare_families(a_suite(1), (base, head), margin=0.05)
     assert {family: d.verdict for (_, family), d in found.items()} == {
         "a": "inconclusive",
         "b": "regression",
@@ -191,7 +191,7 @@ def test_milliseconds_are_nobodys_concern():
     """
     base, head = sides(np.random.default_rng(5), scenarios=12, epochs=6, seconds=0.001)
     slower = [replace(r, metrics={**r.metrics, "working_time": 2 * r.metrics["working_time"]}) for r in head]
-    found = compare_rows(a_suite(12), base, slower, margin=0.05)["c", "working_time"]
+    found = compare_rows(a_suite(12), (base, slower), margin=0.05)["c", "working_time"]
     assert (found.verdict, found.p < 0.01, found.interval.excludes(0)) == ("stable", True, True)
 
 

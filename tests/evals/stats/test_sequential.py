@@ -92,10 +92,10 @@ def test_one_scenario_shows_nothing():
 
 def test_repeats_tell_less_than_scenarios():
     """As many pairs find a smaller drop as more scenarios than as more epochs; a plan of few finds none."""
-    found = [detectable_by(n, 180 // n, power=0.8, boundary=1.96) for n in (180, 90, 60, 18)]
+    found = [detectable_by(n, 180 // n, power=0.8, looks=[(1.0, 1.96)]) for n in (180, 90, 60, 18)]
     assert found == sorted(found)
-    assert detectable_by(4, 10, power=0.8, boundary=1.96) == math.inf
-    assert detectable_by(1, 10, power=0.8, boundary=1.96) == math.inf
+    assert detectable_by(4, 10, power=0.8, looks=[(1.0, 1.96)]) == math.inf
+    assert detectable_by(1, 10, power=0.8, looks=[(1.0, 1.96)]) == math.inf
     # The usual formula, from the variance at that drop.
     se = math.sqrt(difference_variance(found[2], 3) / 60)
     assert found[2] == pytest.approx((2.0010 + 0.8478) * se, rel=2e-3)

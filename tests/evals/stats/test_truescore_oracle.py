@@ -7,7 +7,11 @@ import pytest
 from kestrel_lab.evals.labels.agreement import cohen_kappa, krippendorff_alpha
 from kestrel_lab.evals.stats.label_correction import JudgedSample, corrected_rate
 
-truescore = pytest.importorskip("truescore", reason="the oracle is not installed: make .venv/.dev")
+
+@pytest.fixture(scope="module")
+def truescore():
+    """The oracle; with SciPy it takes a second to import, which each worker that collects would spend."""
+    return pytest.importorskip("truescore", reason="the oracle is not installed: make .venv/.dev")
 
 
 def judged(trials, labelled, *, sensitivity, specificity, rate, seed):
@@ -21,7 +25,7 @@ def judged(trials, labelled, *, sensitivity, specificity, rate, seed):
 
 
 @pytest.mark.parametrize(("sensitivity", "specificity"), [(0.9, 0.8), (0.6, 0.5), (0.2, 0.3)])
-def test_corrected_rates_of_large_samples_are_those_of_truescore(sensitivity, specificity):
+def test_corrected_rates_of_large_samples_are_those_of_truescore(truescore, sensitivity, specificity):
     """With 2,000 labels the pseudo-labels weigh nothing, and Student's t is normal: rate, interval and the
     trust in the judge are the same, whether the judge is good, a coin or mostly wrong.
     """
@@ -37,7 +41,7 @@ def test_corrected_rates_of_large_samples_are_those_of_truescore(sensitivity, sp
     assert mine.trust == pytest.approx(min(1.0, max(0.0, theirs.lambda_)), abs=0.15)
 
 
-def test_intervals_of_few_labels_are_wider_than_those_of_truescore():
+def test_intervals_of_few_labels_are_wider_than_those_of_truescore(truescore):
     """Fifty labels: ours allow for what the normal approximation leaves out, at a similar rate."""
     verdicts, labels = judged(1_000, 50, sensitivity=0.9, specificity=0.8, rate=0.8, seed=5)
     mine = corrected_rate(
@@ -48,7 +52,7 @@ def test_intervals_of_few_labels_are_wider_than_those_of_truescore():
     assert mine.mean == pytest.approx(theirs.point, abs=0.05)
 
 
-def test_agreement_is_that_of_truescore():
+def test_agreement_is_that_of_truescore(truescore):
     """Alpha of three raters with gaps, and kappa of two: the same to rounding."""
     random = Random(7)
     truth = [random.random() < 0.6 for _ in range(80)]

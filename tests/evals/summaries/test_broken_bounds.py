@@ -49,14 +49,14 @@ def test_a_verdict_that_broken_trials_could_turn_over_is_refused():
     """Twelve of 30 fail at head. With two of these broken at base it is a regression either way; where the
     twelve broke at head and are counted as failed, they alone are the regression.
     """
-    found = compare_rows(suite(), *sides(2), margin=0.05)["c", "success_rate"]
+    found = compare_rows(suite(), sides(2), margin=0.05)["c", "success_rate"]
     assert (found.verdict, found.note) == ("regression", "")
     base, head = sides(0)
     worse = [
         replace(one, result={**one.result, "outcome": "error"}) if one.outcome == "fail" else one
         for one in head
     ]
-    found = compare_rows(suite(), base, worse, margin=0.05)["c", "success_rate"]
+    found = compare_rows(suite(), (base, worse), margin=0.05)["c", "success_rate"]
     assert found.verdict == "inconclusive"
     assert found.note.startswith(
         "no verdict (regression): what broke could turn it over, the difference is -40.0 to +0.0"

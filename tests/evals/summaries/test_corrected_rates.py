@@ -102,7 +102,7 @@ def test_a_lenient_judge_is_overruled_by_labels():
         )
 
     found = compared(base, head)
-    difference = compare_rows(suite(), base, head, margin=0.05)["c", "success_rate"]
+    difference = compare_rows(suite(), (base, head), margin=0.05)["c", "success_rate"]
     assert (found.verdict, difference.test) == ("regression", "labels")
     assert difference.interval.high < -0.1
     assert "corrected by 150 and 150 labels; by verdicts alone 80 % → 100 %, +20.0 points" in str(found)

@@ -95,7 +95,7 @@ def test_commits_are_not_compared_by_costs_that_are_not_known(result):
     _, suite, found = result
     known, unknown = ([row for row in found.rows if row.config == name] for name in ("known", "unknown"))
     unknown = [replace(row, config="known") for row in unknown]
-    difference = compare_rows(suite, known, unknown, margin=0.05)["known", "cost_estimate"]
+    difference = compare_rows(suite, (known, unknown), margin=0.05)["known", "cost_estimate"]
     assert (difference.scenarios, difference.verdict) == (0, "inconclusive")
 
 
@@ -116,7 +116,7 @@ def test_progress_and_budget_say_it_while_it_goes_on(result):
     assert "cost unknown" in only.note.split(" · ")
     budget = Budget(limits={"cost_usd": 1.0})
     told = [
-        json.dumps(budget.shown(UsageMeter(cost_usd=usage.cost_usd, unpriced=usage.unpriced))["budget"])
+        json.dumps(budget.shown(UsageMeter(usage=usage))["budget"])
         for usage in (KNOWN, UNKNOWN, KNOWN + UNKNOWN)
     ]
     assert [text.partition('"')[2].partition('"')[0] for text in told] == [

@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from waits import until
 
@@ -133,15 +133,38 @@ def test_syntax_of_the_index_is_text(store: SessionStore) -> None:
     for query in ("NEAR(this", "this AND that", '"terms : not', "it* ^it", "-this", "terms:not", "'\"'this"):
         assert found(store, query) == ["a"], query
     assert found(store, "this NOT absent") == []
-    with pytest.raises(UsageError, match="no letter and no digit"):
-        find_runs(store, '"***"')
-    with pytest.raises(UsageError, match="at most"):
-        find_runs(store, "word " * 1_000)
+    for query in ('"***"', "🎉 ✓"):
+        page = find_runs(store, query)
+        assert (page.hits, page.headline) == ((), f"0 runs with {query}")
+        assert "no letter and no digit" in str(page)
+    long = find_runs(store, "this " * 2_000)
+    assert ([hit.row.id for hit in long], "the first 2,000 were looked for" in str(long)) == (["a"], True)
     with pytest.raises(UnknownOption, match="model"):
         find_runs(store, "this", modle="x")
     for wrong in ({"since": "soon"}, {"epoch": "two"}, {"limit": 0}):
         with pytest.raises(UsageError):
             find_runs(store, "this", **wrong)  # type: ignore[arg-type]  # that is the point
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.text(max_size=80)
+    | st.text("\"“”*^-:(){}+ANDORNEAR'\\%_ ", max_size=40)
+    | st.text("行かないで 🎉éß\x00\ud800", max_size=20)
+    | st.integers(1, 10_000).map("x".__mul__),
+    st.dictionaries(
+        st.sampled_from(["tool", "check", "model", "outcome", "scenario", "config", "suite"]),
+        st.text("ab*?[\"'=()", max_size=8),
+        max_size=3,
+    ),
+)
+def test_any_query_has_an_answer(store: SessionStore, query: str, filters: dict[str, str]) -> None:
+    """Whatever is asked for, with whatever filters together: a page, shown in every way."""
+    if not find_runs(store):
+        tell(store, "any", "say this")
+    page = find_runs(store, query, **filters)
+    assert set(page.as_json()) >= {"hits", "notes"}
+    assert f"{page}{page._repr_html_()}"
 
 
 def test_runs_are_chosen_by_what_is_known_of_them(store: SessionStore) -> None:

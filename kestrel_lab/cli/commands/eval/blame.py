@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,7 @@ FailedRun = Annotated[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Success:
-    """The options that say when a re-run succeeds, and who makes it."""
+    """The options that say when a re-run succeeds, who makes it, and what all of them may cost."""
 
     suite: Annotated[
         str | None,
@@ -41,10 +41,19 @@ class Success:
         str | None,
         typer.Option("--model", "-m", help="Another model for the re-runs; that of the run by default."),
     ] = None
+    approve: Annotated[
+        str | None, typer.Option(help="Approval policy of the re-runs; that of the run by default.")
+    ] = None
+    runs: Annotated[
+        float | None,
+        typer.Option(help="Budget in runs like this one: 40 to blame (half of all need 8), 10 to shrink."),
+    ] = None
+    cost: Annotated[float | None, typer.Option(metavar="USD", help="Budget in US dollars.")] = None
 
     def given(self) -> dict[str, Any]:
         """Return the options as `Evaluations` takes them."""
-        return {"suite": self.suite, "checks": self.check or (), "model": self.model}
+        told = {name: value for name, value in asdict(self).items() if value is not None}
+        return {"checks": told.pop("check", ()), **told}
 
 
 blaming = typer.Typer()
@@ -57,13 +66,6 @@ def blame_run(
     run_id: FailedRun,
     *,
     success: Success,
-    approve: Annotated[
-        str | None, typer.Option(help="Approval policy of the re-runs; that of the run by default.")
-    ] = None,
-    runs: Annotated[
-        float, typer.Option(help="Budget in runs like this one; half of all need 8 or less.")
-    ] = 40,
-    cost: Annotated[float | None, typer.Option(metavar="USD", help="Budget in US dollars.")] = None,
     each: Annotated[int, typer.Option(min=1, help="Re-runs at once from each place.")] = 1,
     change: Annotated[
         list[str] | None,
@@ -89,9 +91,6 @@ def blame_run(
         return lab.evals.blame(
             run_id,
             **success.given(),
-            approve=approve,
-            runs=runs,
-            cost=cost,
             each=each,
             change=change or (),
             repair=repair,
@@ -116,8 +115,6 @@ def shrink_run(
     run_id: FailedRun,
     *,
     success: Success,
-    runs: Annotated[float, typer.Option(help="Budget in runs like this one.")] = 10,
-    cost: Annotated[float | None, typer.Option(metavar="USD", help="Budget in US dollars.")] = None,
     out: Annotated[Path | None, output_file("Write the scenario to this new file.")] = None,
 ) -> Any:
     """Find the least history, files, tools and guidance with which a run still fails, as a scenario.
@@ -127,6 +124,6 @@ def shrink_run(
     """
 
     def work(lab: Lab, reporter: Reporter) -> Any:
-        return lab.evals.shrink(run_id, **success.given(), runs=runs, cost=cost, reporter=reporter)
+        return lab.evals.shrink(run_id, **success.given(), reporter=reporter)
 
     return run_measurement(ctx, work, lambda found: None if out is None else found.write(out))

@@ -15,11 +15,9 @@ from kestrel_lab.cli.eval_options import (
     Execution,
     Margin,
     Outputs,
-    Parts,
     ReportOptions,
     Suite,
     SuiteAtCommit,
-    Trials,
     Turns,
     parse_comparison,
     run_measurement,
@@ -27,6 +25,7 @@ from kestrel_lab.cli.eval_options import (
 )
 from kestrel_lab.cli.frontend import command_group, option_groups, output_file
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.options import Parts, TrialOptions
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.commits.comparison import Comparison
@@ -59,10 +58,17 @@ def compare_commits(
     arms: Annotated[
         bool, typer.Option("--arms", help="Compare configurations of the suite as it is now, not commits.")
     ] = False,
-    trials: Trials,
+    trials: TrialOptions,
     reports: ReportOptions,
     margin: Margin = 0.05,
     suite_at_commit: SuiteAtCommit = False,
+    from_divergence: Annotated[
+        bool,
+        typer.Option(
+            "--from-divergence",
+            help="Share the answers of models up to the first request in which the commits differ.",
+        ),
+    ] = False,
     turns: Turns,
 ) -> Any:
     """Run a suite at two commits, where results are missing, and show what changed.
@@ -108,6 +114,7 @@ def compare_commits(
     if design is not None and turns.plan:
         return plan_of(file, design, trials)
     how: Any = {**asdict(trials), "margin": margin, "own_suite": suite_at_commit, "design": design}
+    how["from_divergence"] = from_divergence
     return run_measurement(
         ctx,
         lambda lab, reporter: lab.compare(base, head, suite=file, reporter=reporter, **how),
@@ -115,7 +122,7 @@ def compare_commits(
     )
 
 
-def plan_of(suite: str, design: Design, trials: Trials) -> TrialPlan:
+def plan_of(suite: str, design: Design, trials: TrialOptions) -> TrialPlan:
     """Return what a design can tell apart with the selected scenarios of a suite."""
     from kestrel_lab.evals.commits.sequential_compare import TrialPlan
     from kestrel_lab.evals.suites.loader import load_suite
@@ -171,7 +178,7 @@ def decide_gates(
         raise UsageError(
             "--against compares whole suites as their files say, and uses stored trials: leave out "
             "--scenario, --family, "
-            "--tag, --reuse, --resume, --retry-errors and --cluster"
+            "--tag, --reuse, --resume, --retry-errors, --early-stopping and --cluster"
         )
     parts = {one.name: getattr(execution, one.name) for one in fields(Parts)}
     if not against and not load_suite(suite).select(**parts).gates:
@@ -186,11 +193,11 @@ def decide_gates(
             how: Any = {**common, "margin": margin, "alone": True}
             found = await lab.compare(against, "HEAD", suite=suite, reporter=reporter, **how)
         elif design is not None:
-            how = {name: value for name, value in asdict(execution).items() if name in Trials.__annotations__}
+            how = {one.name: getattr(execution, one.name) for one in fields(TrialOptions)}
             del how["epochs"]
             found = await lab.evals.gate_in_turns(suite, design=design, reporter=reporter, **how)
         else:
-            found = await lab.eval(suite, reporter=reporter, **asdict(execution))
+            found = await lab.eval(suite, reporter=reporter, **execution.given())
         reports.write(found)
         return found.gates()
 

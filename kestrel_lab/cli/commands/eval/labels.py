@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.eval_options import Commit, Parts, run_measurement, save_outputs
+from kestrel_lab.cli.eval_options import StoredParts, run_measurement, save_outputs
 from kestrel_lab.cli.frontend import frontend_of, option_groups, output_file
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.options import JudgeOptions, LabelOptions
 from kestrel_lab.views.formatting import format_count
-
-if TYPE_CHECKING:
-    from kestrel_lab.core.protocols import Reporter
-    from kestrel_lab.lab import Lab
-
-Rubric = Annotated[
-    str,
-    typer.Option(
-        metavar="TEXT|@FILE",
-        help="What an answer has to be like; by default the rubric of the labels, else that of the suite's "
-        "graded checks.",
-    ),
-]
-
 
 judging = typer.Typer()
 """Commands of `kestrel eval`."""
@@ -39,10 +26,7 @@ def label_trials(
         str, typer.Argument(metavar="SUITE", help="A suite file; its name is enough for --csv and --show.")
     ],
     *,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="How many trials are drawn.")] = 50,
-    who: Annotated[str, typer.Option(help="Who labels; by default the login name.")] = "",
-    rubric: Rubric = "",
-    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    how: LabelOptions,
     equal: Annotated[
         bool,
         typer.Option("--equal", help="Draw with equal probabilities, also where judges are unsure of some."),
@@ -54,8 +38,7 @@ def label_trials(
     read: Annotated[
         Path | None, typer.Option("--read", metavar="FILE", help="Only read labels from such a file.")
     ] = None,
-    commit: Commit = None,
-    parts: Parts,
+    which: StoredParts,
 ) -> Any:
     """Label stored trials by keys, one at a time, without seeing the configuration or what a judge says.
 
@@ -72,17 +55,8 @@ def label_trials(
         return f"{format_count(new, 'label')} read, {there} were there"
     if show:
         return judging.labels(suite)
-    labelling = judging.label(
-        suite,
-        who=who,
-        number=number,
-        seed=seed,
-        rubric=rubric_text(rubric),
-        active=False if equal else None,
-        commit=commit,
-        **asdict(parts),
-    )
-    return frontend.label(labelling)
+    given: Any = {**asdict(how), **asdict(which)}
+    return frontend.label(judging.label(suite, active=False if equal else None, **given))
 
 
 @judging.command(
@@ -108,19 +82,13 @@ def measure_judge(
             "model of the settings.",
         ),
     ] = None,
-    rubric: Rubric = "",
-    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Ask each judge N times.")] = 1,
-    swap: Annotated[
-        bool, typer.Option("--swap", help="Ask once more with rubric, goal and answer in the reverse order.")
-    ] = False,
-    labelled: Annotated[bool, typer.Option("--labelled", help="Ask about labelled trials only.")] = False,
+    how: JudgeOptions,
     limit: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Of claims only N of each set, drawn at random."),
     ] = None,
     csv: Annotated[Path | None, output_file("Write the measures with their intervals to this file.")] = None,
-    commit: Commit = None,
-    parts: Parts,
+    which: StoredParts,
 ) -> Any:
     """Measure how often model judges are right against labels, with 95 % intervals, and where they lean.
 
@@ -131,20 +99,10 @@ def measure_judge(
     if what.endswith(".jsonl"):
         return _measure_file(ctx, Path(what), model or [], limit, csv)
 
-    def work(lab: Lab, reporter: Reporter) -> Any:
-        return lab.evals.judge(
-            what,
-            *(model or []),
-            rubric=rubric_text(rubric),
-            rounds=rounds,
-            swap=swap,
-            labelled=labelled,
-            commit=commit,
-            reporter=reporter,
-            **asdict(parts),
-        )
-
-    return run_measurement(ctx, work, csv=csv)
+    given: Any = {**asdict(how), **asdict(which)}
+    return run_measurement(
+        ctx, lambda lab, reporter: lab.evals.judge(what, *(model or []), reporter=reporter, **given), csv=csv
+    )
 
 
 def _measure_file(
@@ -166,13 +124,3 @@ def _measure_file(
         lambda lab, reporter: judge_accuracy(lab.registry.resolve_model(name), rows, reporter),
         csv=csv,
     )
-
-
-def rubric_text(rubric: str) -> str:
-    """Return a rubric, read from a file where it begins with @."""
-    if not rubric.startswith("@"):
-        return rubric
-    try:
-        return Path(rubric[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the rubric {rubric[1:]} cannot be read: {error}") from error

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.commands.eval.labels import rubric_text
-from kestrel_lab.cli.eval_options import Commit, Parts, run_measurement, save_outputs
+from kestrel_lab.cli.eval_options import StoredParts, run_measurement, save_outputs
 from kestrel_lab.cli.frontend import frontend_of, option_groups, output_file
+from kestrel_lab.evals.options import read_rubric
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter
@@ -23,7 +23,18 @@ aligning = typer.Typer()
 Runs = Annotated[
     list[str], typer.Argument(metavar="SUITE|RUN…", help="A suite, by its file or its name, or ids of runs.")
 ]
-Model = Annotated[str | None, typer.Option("--model", "-m", help="The model that reads.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Read(StoredParts):
+    """The options of commands that look through stored runs."""
+
+    model: Annotated[str | None, typer.Option("--model", "-m", help="The model that reads.")] = None
+    csv: Annotated[Path | None, output_file("Write one row per finding or failure to this file.")] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the options as `Evaluations` takes them."""
+        return {name: value for name, value in asdict(self).items() if name != "csv"}
 
 
 @scanning.command("scan", epilog="Example: kestrel eval scan evals/smoke.yaml --scanner loop")
@@ -41,16 +52,13 @@ def scan_runs(
             help="Only this scanner; may be repeated. With --model the name of a shipped rubric.",
         ),
     ] = None,
-    model: Model = None,
     rubric: Annotated[
         str,
         typer.Option(
             metavar="TEXT|@FILE", help="With --model: what it looks for, in place of a shipped one."
         ),
     ] = "",
-    csv: Annotated[Path | None, output_file("Write one row per finding to this file.")] = None,
-    commit: Commit = None,
-    parts: Parts,
+    read: Read,
 ) -> Any:
     """Look through stored runs for loops, refusals, orders obeyed that stood in what was read, and more.
 
@@ -62,14 +70,12 @@ def scan_runs(
         return lab.evals.scan(
             what[0] if len(what) == 1 else what,
             *(scanner or []),
-            model=model,
-            rubric=rubric_text(rubric),
-            commit=commit,
+            rubric=read_rubric(rubric),
             reporter=reporter,
-            **asdict(parts),
+            **read.given(),
         )
 
-    return run_measurement(ctx, work, csv=csv)
+    return run_measurement(ctx, work, csv=read.csv)
 
 
 @scanning.command("clusters", epilog="Example: kestrel eval clusters evals/smoke.yaml")
@@ -78,10 +84,7 @@ def cluster_failures(
     ctx: typer.Context,
     what: Runs,
     *,
-    model: Model = None,
-    csv: Annotated[Path | None, output_file("Write one row per failure to this file.")] = None,
-    commit: Commit = None,
-    parts: Parts,
+    read: Read,
 ) -> Any:
     """Group stored failures by their calls, errors and words, with counts by configuration and examples.
 
@@ -91,9 +94,9 @@ def cluster_failures(
 
     def work(lab: Lab, _reporter: Reporter) -> Any:
         chosen = what[0] if len(what) == 1 else what
-        return lab.evals.clusters(chosen, model=model, commit=commit, **asdict(parts))
+        return lab.evals.clusters(chosen, **read.given())
 
-    return run_measurement(ctx, work, csv=csv)
+    return run_measurement(ctx, work, csv=read.csv)
 
 
 @aligning.command("align", epilog="Example: kestrel align 3f2a9c 81b0de --report aligned.html")

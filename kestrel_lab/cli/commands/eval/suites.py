@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kestrel_lab.cli.eval_options import (
-    Commit,
     CommitLine,
     Execution,
-    Margin,
     Outputs,
-    Parts,
     ReportOptions,
     Stored,
+    StoredParts,
     Suite,
     SuiteAtCommit,
     run_measurement,
     save_outputs,
 )
-from kestrel_lab.cli.frontend import command_group, frontend_of, option_groups, output_file, positive
+from kestrel_lab.cli.frontend import command_group, frontend_of, option_groups, output_file
 from kestrel_lab.cli.overview import GroupedCommands
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.options import AblationOptions, Parts
 
 if TYPE_CHECKING:
     from kestrel_lab.lab import Lab
@@ -82,8 +81,8 @@ def run_suite(
         )
     if line.commits and replace(execution, configs=None, epochs=None, reuse=False) != Execution():
         msg = (
-            "--resume, --retry-errors, --batch, --cluster, --cassette(s), --scenario, --family and --tag are "
-            "about one run of a suite: leave them out with --commits"
+            "--resume, --retry-errors, --early-stopping, --batch, --cluster, --cassette(s), --scenario, "
+            "--family and --tag are about one run of a suite: leave them out with --commits"
         )
         raise UsageError(msg)
 
@@ -97,7 +96,7 @@ def run_suite(
                 own_suite=suite_at_commit,
                 **asdict(line),
             )
-        return lab.eval(suite, reporter=reporter, **{**asdict(execution), "configs": chosen})
+        return lab.eval(suite, reporter=reporter, **{**execution.given(), "configs": chosen})
 
     # Of commits only --report is asked for, see above.
     return run_measurement(ctx, work, reports.write, csv=csv)
@@ -119,27 +118,8 @@ def ablate_guidance(
             "--file", "-f", metavar="PATH", help="The guidance file, from the top of the suite's repository."
         ),
     ],
-    unit: Annotated[
-        str,
-        typer.Option(
-            help="What is left out: paragraph, section, or item (a paragraph or an item of a list)."
-        ),
-    ] = "paragraph",
-    ref: Annotated[
-        str, typer.Option(metavar="COMMIT", help="Take the file from this commit; by default as it is now.")
-    ] = "",
-    budget: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Run N trials at most; stored ones count.")
-    ] = None,
-    cost: Annotated[
-        float | None,
-        typer.Option(metavar="USD", callback=positive, help="Begin no trial after these have cost so much."),
-    ] = None,
+    how: AblationOptions,
     parts: Parts,
-    margin: Margin = 0.05,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Take stored trials also where the suite is not in a git commit.")
-    ] = False,
     outputs: Outputs,
 ) -> Any:
     """Find out which paragraphs of AGENTS.md, or of another guidance file, help: the effect of each on
@@ -149,17 +129,10 @@ def ablate_guidance(
     paragraph. Stored trials are taken: asked again with a larger budget it goes on. What the budget does not
     decide is called "no difference shown".
     """
-    how: Any = {
-        "unit": unit,
-        "ref": ref,
-        "budget": budget,
-        "cost": cost,
-        "margin": margin,
-        "resume": resume,
-    }
+    given: Any = {**asdict(how), **asdict(parts)}
     return run_measurement(
         ctx,
-        lambda lab, reporter: lab.evals.ablate(suite, file, reporter=reporter, **how, **asdict(parts)),
+        lambda lab, reporter: lab.evals.ablate(suite, file, reporter=reporter, **given),
         index=True,
         **asdict(outputs),
     )
@@ -171,8 +144,7 @@ def rescore_trials(
     ctx: typer.Context,
     suite: Suite,
     *,
-    commit: Commit = None,
-    parts: Parts,
+    which: StoredParts,
     reports: ReportOptions,
 ) -> Any:
     """Score the stored trials of a suite by its present checks; no model is asked and no tool is called.
@@ -180,7 +152,7 @@ def rescore_trials(
     Checks of answer, conduct, trajectory and spending are read from the log. Those of files, commands and
     models keep their old scores, and the report says so. New scores are stored beside the old ones.
     """
-    again: Any = {"commit": commit, **asdict(parts)}
+    again: Any = asdict(which)
     return run_measurement(
         ctx, lambda lab, _: lab.evals.rescore(suite, **again), lambda found: reports.write(found.result)
     )
@@ -192,7 +164,6 @@ def summarise_trials(
     ctx: typer.Context,
     suite: Suite,
     *,
-    commit: Commit = None,
     by: Annotated[
         str,
         typer.Option(
@@ -210,13 +181,11 @@ def summarise_trials(
         Path | None, output_file("Draw the first metric by family to this PNG or SVG file.")
     ] = None,
     csv: Annotated[Path | None, output_file("Write all metrics with their intervals to this file.")] = None,
-    parts: Parts,
+    which: StoredParts,
 ) -> Any:
     """Show rates and metrics of the stored trials of a suite with their 95 % intervals; nothing is run."""
     found = (
-        frontend_of(ctx)
-        .lab()
-        .evals.stored(suite, commit=commit, by=by, metrics=metric or [], tries=tries, **asdict(parts))
+        frontend_of(ctx).lab().evals.stored(suite, by=by, metrics=metric or [], tries=tries, **asdict(which))
     )
     save_outputs(found, csv=csv)
     if plot is not None:

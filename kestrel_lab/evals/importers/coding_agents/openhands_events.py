@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.evals.importers.recording import (
+from kestrel_lab.evals.importers.imported_run import (
     ImportedCall,
     ImportedMessage,
     Recording,

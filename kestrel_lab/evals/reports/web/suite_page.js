@@ -448,12 +448,13 @@ function showPage(root, source, options = {}) {
         make("div", "story", section("Transcript", ...transcript(detail, numbers[0]))));
     }
     const answers = details.map(detail => detail?.answer ?? "");
-    const apart = firstDifference(...answers), rows = firstRow(...details.map(detail => detail?.transcript ?? []));
+    const apart = firstDifference(...answers), both = details.every(detail => detail?.transcript.length);
     const told = apart < 0 ? "The answers are the same." : "";
     return make("div", "both", ...task, make("div", "pair", ...details.map((detail, place) => make("div", "side",
       ...(detail === null ? [make("h3", "", data.columns[sides[place]].label), make("p", "soft", "did not try this scenario")] : [
         outcomeLine(numbers[place], detail, sides[place]), section("Answer", answer(detail.answer, apart, answers[1 - place].length), ...(told ? [make("p", "soft", told)] : [])),
-        section("Checks", checks(detail)), section("Transcript", ...transcript(detail, numbers[place], rows)), facts(numbers[place], detail)])))));
+        section("Checks", checks(detail)), ...(both ? [] : [section("Transcript", ...transcript(detail, numbers[place]))]), facts(numbers[place], detail)])))),
+      ...(both ? [section("Transcripts", ...beside(details.map(detail => detail.transcript), sides.map(side => data.columns[side].label)))] : []));
   }
   function outcomeLine(number, detail, column) {
     const one = data.trials[number], failed = detail.checks.filter(check => !check[1]);
@@ -489,21 +490,65 @@ function showPage(root, source, options = {}) {
     box.append(words.slice(0, apart), marked, words.slice(end));
     return box;
   }
-  const same = row => JSON.stringify([row.k, row.tool, row.args, row.text, row.result, row.diff, row.state]);
-  function firstRow(one, other) {
-    for (let place = 0; place < Math.max(one.length, other.length); place++) if (!one[place] || !other[place] || same(one[place]) !== same(other[place])) return place;
-    return -1;
-  }
-  function transcript(detail, number, apart = -1) {
+  function transcript(detail, number) {
     if (!detail.stored) return [make("p", "soft", "The log of this run is not in this store.")];
     if (!detail.transcript.length) return [make("p", "soft", `Nothing was recorded: kestrel show ${data.trials[number][RUN]}`)];
-    return detail.transcript.map((row, place) => {
-      const node = transcriptRow(row);
-      if (place !== apart) return node;
-      node.classList.add("apart");
-      node.prepend(make("small", "flag", "first difference"));
-      return node;
-    });
+    return detail.transcript.map(transcriptRow);
+  }
+
+  // Which rows of two transcripts correspond, with the weights of `kestrel align`: evals/transcripts/alignment.py.
+  const GAP = -.4, MOST_WEIGHED = 1e6;
+  const plain = words => (words || "").replace(/\s+/g, " ").trim().toLowerCase();
+  const argsOf = row => JSON.stringify([...(row.args || [])].sort());
+  const saidBy = row => plain(row.k === "call" ? row.result : row.text);
+  function likeness(one, other) {
+    if (one.k !== other.k) return one.k !== "call" && other.k !== "call" && one.k !== "notice" && other.k !== "notice" ? .1 : -2;
+    if (one.k !== "call") return saidBy(one) === saidBy(other) ? 3 : .5;
+    if (one.tool !== other.tool) return -1;
+    if (argsOf(one) !== argsOf(other)) {
+      const known = new Map(one.args), shared = other.args.filter(([name, value]) => known.get(name) === value).length;
+      return .6 + .9 * shared / Math.max(1, one.args.length, other.args.length);
+    }
+    return saidBy(one) === saidBy(other) ? 3 : 2;
+  }
+  function aligned(one, other) {
+    const pairs = [];
+    while (pairs.length < Math.min(one.length, other.length) && likeness(one[pairs.length], other[pairs.length]) === 3) pairs.push([one[pairs.length], other[pairs.length]]);
+    const [left, right] = [one.slice(pairs.length), other.slice(pairs.length)], wide = right.length + 1;
+    // Too long to be weighed pair by pair: row beside row.
+    if (left.length * right.length > MOST_WEIGHED) return [...pairs, ...Array.from({ length: Math.max(left.length, right.length) }, (_, place) => [left[place], right[place]])];
+    const best = new Float64Array((left.length + 1) * wide), alike = new Float64Array(best.length);
+    for (let a = left.length; a >= 0; a--) for (let b = right.length; b >= 0; b--) {
+      const here = a * wide + b;
+      if (a < left.length && b < right.length) alike[here] = best[here + wide + 1] + likeness(left[a], right[b]);
+      best[here] = a === left.length ? GAP * (right.length - b) : b === right.length ? GAP * (left.length - a) : Math.max(alike[here], best[here + wide] + GAP, best[here + 1] + GAP);
+    }
+    for (let a = 0, b = 0; a < left.length || b < right.length;) {
+      const here = a * wide + b;
+      if (a < left.length && b < right.length && best[here] === alike[here]) pairs.push([left[a++], right[b++]]);
+      else if (a < left.length && (b === right.length || best[here] === best[here + wide] + GAP)) pairs.push([left[a++], undefined]);
+      else pairs.push([undefined, right[b++]]);
+    }
+    return pairs;
+  }
+  function differs(one, other) {
+    if (!one || !other) return "only here";
+    if (likeness(one, other) === 3) return "";
+    return one.k !== "call" || one.tool !== other.tool ? "differs" : argsOf(one) === argsOf(other) ? "other answer" : "other arguments";
+  }
+  function beside(transcripts, labels) {
+    // A turn of a model without a text is no step: its calls are.
+    const rows = aligned(...transcripts.map(steps => steps.filter(row => row.k !== "text" || row.text || row.thinking))), apart = rows.findIndex(pair => differs(...pair)), before = apart < 0 ? rows.length : apart;
+    const told = `${plural(before, "step")} ${before === 1 ? "is" : "are"} the same in both${apart < 0 ? "" : ", then they part"}`;
+    const table = make("div", "pair steps", ...labels.map(label => make("b", "soft", label)));
+    rows.slice(before).forEach((pair, place) => pair.forEach((row, side) => {
+      const node = row ? transcriptRow(row) : make("p", "soft absent", "no such step");
+      const word = differs(...pair);
+      if (row && word) node.prepend(make("small", "flag", place ? word : "first difference"));
+      if (!place) node.classList.add("apart");
+      table.append(set(node, { "data-side": labels[side] }));
+    }));
+    return [before ? folded(told, ...rows.slice(0, before).map(([row]) => transcriptRow(row))) : make("p", "soft", "They part at the first step."), ...(apart < 0 ? [] : [table])];
   }
   const CALLS = { ok: "✓", error: "✗", denied: "⊘", stopped: "■" };
   function transcriptRow(row) {

@@ -59,7 +59,10 @@ _INTERNET = (2, 10)
 
 
 class Effects:
-    """Effects wanted by code in a preview; files go to a scratch folder. `install` is permanent."""
+    """Records the effects that code in a preview tries to have; files go to a scratch folder.
+
+    `install` is permanent: Python cannot remove an audit hook.
+    """
 
     def __init__(self, scratch: str, workspace: str) -> None:
         """Files that are written go into `scratch`."""
@@ -88,7 +91,7 @@ class Effects:
         ]
 
     def opened(self, file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
-        """Open a file as `open` does; one that is written lies in the folder that is thrown away."""
+        """Open a file as `open` does, but write to a copy in the scratch folder, which is deleted later."""
         if not isinstance(file, str | bytes | os.PathLike):
             return self._open(file, mode, *args, **options)
         path = os.path.abspath(os.fsdecode(file))
@@ -108,6 +111,7 @@ class Effects:
         return self._open(place, mode.replace("x", "w"), *args, **options)
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+        # The hook opens files itself, which calls the hook again.
         if self._busy:
             return
         self._busy = True
@@ -195,7 +199,7 @@ class Witness:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look on at what runs in the block."""
+        """Record the effects of the code in the block."""
         _install()
         self._before = _open_descriptors()
         token = _WATCHED.set(self)
@@ -218,7 +222,7 @@ class Witness:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Look away in the block."""
+        """Ignore the effects of the block."""
         self._paused += 1
         try:
             yield
@@ -234,8 +238,8 @@ class Witness:
         if self._paused:
             return
         if event == "open":
-            # Libraries keep files of their own open, such as fonts: only what the user's code opens, or what
-            # is here, is left open by it.
+            # Libraries keep files such as fonts open. Only files that the user's code opens, or that are in
+            # the working folder, can be left open by it.
             self._hear_open(args[0], args[2], by_own=not in_library(_opener()))
         elif event in _FILES:
             self._hear_files(event, args)
@@ -314,8 +318,8 @@ class Witness:
                     kind="state",
                     text="left open",
                 )
-                # Nothing is closed by force: the file closes with the variable that holds it, and whether it
-                # did is looked at then.
+                # Undo does not close it: the file closes when its variable is restored, and `_is_closed`
+                # checks that.
                 yield Alteration(change, lambda: None, lambda: True, partial(_is_closed, key, was))
 
 
@@ -362,7 +366,7 @@ def _open_descriptors() -> dict[_Identity, int]:
     try:
         numbers = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:
-        # In a locked down copy, which has few.
+        # A locked-down copy cannot list them, and has few.
         numbers = list(range(_MOST_DESCRIPTORS))
     found = dict[_Identity, int]()
     for number in numbers:
@@ -403,7 +407,7 @@ def _opener() -> str:
 def _witness() -> Witness | None:
     """Return the observer of the code on this thread."""
     witness = _WATCHED.get()
-    # A thread begins with a context of its own.
+    # A new thread has an empty context; the witness knows which threads the code has started.
     if witness is None:
         return next((one for one in _WATCHING if one.started(threading.get_ident())), None)
     return witness if witness in _WATCHING else None

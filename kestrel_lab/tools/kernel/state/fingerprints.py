@@ -69,8 +69,8 @@ _ONLY_ID = (
 
 
 def value_fingerprint(value: object, most: int = MOST_PARTS) -> int:
-    """Return a number that changes when the content of `value` does; of very large values and of columns of
-    objects it knows a sample.
+    """Return a number that changes with the content of `value`. Very large values and columns of objects are
+    compared by a sample.
     """
     return hash(tuple(token for _, token in walk(value, most)))
 
@@ -78,7 +78,7 @@ def value_fingerprint(value: object, most: int = MOST_PARTS) -> int:
 def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[object, object]]:
     """Yield the objects in `value` up to a bound, nearest first, each with what to compare of it."""
     queue: deque[object] = deque([value])
-    # Held: the id of a temporary object must not be given to another.
+    # The objects are kept in `held`: Python may give the id of a freed object to another one.
     places, held = {id(value): 0}, [value]
     while queue:
         one = queue.popleft()
@@ -95,7 +95,7 @@ def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[object, object
                 held.append(part)
                 queue.append(part)
             else:
-                # A container may have been made by reading an object, and has another identity each time.
+                # By type only: reading an object may make a new container with another identity each time.
                 links.append(type(part).__name__ if type(part) in _PLAIN else id(part))
         yield one, (token, *links)
 
@@ -164,7 +164,7 @@ def _of_atom(value: object) -> object:
 def _of_container(value: Any) -> tuple[object, Iterable[object]]:
     kind = type(value)
     if kind in (set, frozenset):
-        # In any order: one that was put back may have another.
+        # Independent of the order, which may differ in a set that was restored.
         return (
             kind.__name__,
             hash(frozenset(value)),
@@ -172,12 +172,12 @@ def _of_container(value: Any) -> tuple[object, Iterable[object]]:
     kinds = set(map(type, value.values() if kind is dict else value)) | (
         set(map(type, value)) if kind is dict else set()
     )
-    # Never an array: marshal would copy its bytes.
+    # Only plain values: marshal would copy the bytes of an array.
     if kinds <= _ATOMS or (len(value) > _MANY and kinds <= _ATOMS | _PLAIN and _plain_within(value)):
         try:
             return (kind.__name__, zlib.crc32(marshal.dumps(value, 2))), ()
         except ValueError:
-            # Something deeper is not plain, or it is within itself.
+            # Something deeper is not plain, or the container contains itself.
             pass
     if len(value) > _LARGE:
         return (
@@ -216,7 +216,7 @@ def _of_object(value: Any, kind: type) -> tuple[object, Iterable[object]]:
         and not is_own(kind.__module__)
         and kind.__hash__ not in (None, object.__hash__)
     ):
-        # What is equal by its content does not change, though it may keep things by in slots.
+        # A class with its own hash is immutable by convention, even if it caches values in its slots.
         return (
             id(kind),
             hash(value),
@@ -273,7 +273,7 @@ def _of_iterator(value: Any) -> object:
 
 def _of_reference(value: Any) -> object:
     found = value()
-    # Each call of a reference to a method makes a new object.
+    # A weak reference to a method makes a new method object at each call.
     return [id(found.__self__), id(found.__func__)] if isinstance(found, types.MethodType) else id(found)
 
 
@@ -295,7 +295,7 @@ def file_state(file: Any) -> object:
         regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         return file.tell() if regular else "open"
     except (OSError, ValueError):
-        # In the middle of `for line in file` a text file does not say.
+        # During `for line in file` a text file refuses to tell its position; its buffer does not.
         return file.buffer.tell() if hasattr(file, "buffer") else "open"
 
 
