@@ -15,7 +15,9 @@ from pathlib import Path
 
 from kestrel_lab.core.events.union import Record
 from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording, is_agentdojo
-from kestrel_lab.evals.importers.imported_run import UNREADABLE
+from kestrel_lab.evals.importers.imported_run import (
+    UNREADABLE,
+)
 from kestrel_lab.evals.importers.recorded_events import events_of
 from kestrel_lab.evals.scanners.deterministic import SHIPPED
 from kestrel_lab.evals.stats.intervals_and_tests import wilson_interval

@@ -43,7 +43,12 @@ from kestrel_lab.evals.importers.coding_agents.swe_agents import (
     mini_swe_agent_recording,
     swe_agent_recording,
 )
-from kestrel_lab.evals.importers.imported_run import UNREADABLE, Broken, Records, unreadable_record
+from kestrel_lab.evals.importers.imported_run import (
+    UNREADABLE,
+    Broken,
+    Records,
+    unreadable_record,
+)
 from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
 from kestrel_lab.evals.importers.otel_traces import read_otel
 from kestrel_lab.evals.importers.tau_bench_runs import is_tau_bench, tau_bench_recording

@@ -15,7 +15,12 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.evals.execution.trial import ANSWER_KEPT
-from kestrel_lab.evals.importers.imported_run import ImportedCall, ImportedMessage, Recording, finite_json
+from kestrel_lab.evals.importers.imported_run import (
+    ImportedCall,
+    ImportedMessage,
+    Recording,
+    finite_json,
+)
 from kestrel_lab.evals.metrics import measure_run
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.host.version import __version__

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line, shown_path
-from kestrel_lab.evals.importers.imported_run import UNREADABLE, Broken
+from kestrel_lab.evals.importers.imported_run import (
+    UNREADABLE,
+    Broken,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

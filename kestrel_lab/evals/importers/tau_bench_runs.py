@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from kestrel_lab.evals.importers.chat_logs import chat_messages
-from kestrel_lab.evals.importers.imported_run import Recording, read_parts, record_digest
+from kestrel_lab.evals.importers.imported_run import (
+    Recording,
+    read_parts,
+    record_digest,
+)
 
 _DOMAINS: Final = ("airline", "retail", "telecom")
 _PASSES: Final = 1.0

@@ -29,7 +29,11 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.tool_kinds import command_line, tool_kind
 from kestrel_lab.core.events.union import ModelAnswered, Prompted, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.evals.importers.formats import FORMATS, TITLES, read_file
-from kestrel_lab.evals.importers.imported_run import Broken, Recording
+from kestrel_lab.evals.importers.imported_run import (
+    Broken,
+    Recording,
+)
+from kestrel_lab.evals.importers.recorded_events import events_of
 from kestrel_lab.runtime.run import Run
 
 HOWTO = Path(__file__).parents[3] / "docs" / "howto" / "import.md"
@@ -354,3 +358,36 @@ def test_conversations_of_every_maker_are_the_same(tmp_path: Path, value: Any) -
     assert [one.role for one in found.messages] == ["user", "assistant", "tool", "assistant"]
     assert [(call.tool, call.args) for call in found.messages[1].calls] == [("add", {"x": 1})]
     assert found.messages[2].text == "1"
+
+
+@pytest.mark.parametrize(
+    ("tool", "answer", "refuted"),
+    [
+        ("send_money", "I created `summary.md`.", True),
+        ("send_money", "I ran the tests.", True),
+        ("send_money", "I paid the rent.", False),
+        ("create_user", "I sent an email to Ann.", True),
+        ("create_event", "I sent an invitation to Ann.", False),
+        ("create_user", "I deleted the old account.", True),
+        ("git_unstar", "I removed your star.", False),
+        ("download_file", "I saved `summary.md`.", False),
+        ("do_anything", "I created `summary.md` and sent it.", False),
+        ("mcp__shop__send_money", "I created `summary.md`.", False),
+        ("git_get_keys", "I added the key.", True),
+        ("cart_total", "I added the shoes.", True),
+    ],
+)
+def test_a_tool_excuses_what_its_name_may_mean(tmp_path: Path, tool: str, answer: str, refuted: bool) -> None:
+    """Claims of an imported run are refuted unless a call may have done it: names that say something exclude the
+    rest, names that say nothing exclude nothing.
+    """
+    calls = [{"id": "c1", "function": {"name": tool, "arguments": "{}"}}]
+    said = [
+        {"role": "user", "content": "Do it"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "done"},
+        {"role": "assistant", "content": answer},
+    ]
+    (found,), _ = _only(written(tmp_path / "said.json", [said]))
+    ended = next(event for _, event in events_of(found) if event.type == "run_finished")
+    assert bool(ended.concerns) == refuted

@@ -26,11 +26,17 @@ from kestrel_lab.evals.importers.suites.draft import (
     read_beside,
     slug,
 )
-from kestrel_lab.evals.importers.suites.static_python import (
+from kestrel_lab.evals.importers.suites.inspect_scorers import (
+    SCORER_NOTES,
+    SCORERS,
+    graded_check,
+    right_letters,
+)
+from kestrel_lab.evals.importers.suites.static_python import StaticModule
+from kestrel_lab.evals.importers.suites.static_values import (
     Called,
     Function,
     Named,
-    StaticModule,
     Unread,
     Unreadable,
     is_plain,
@@ -380,7 +386,7 @@ class _TaskReader:
             shuffled = solved.choices.get("shuffle") is True
             choices = {
                 "options": [str(one) for one in options],
-                "right": [*_letters(targets)],
+                "right": [*right_letters(targets)],
                 "strict": True,
             }
             choices |= {"shuffle": True} if shuffled else {}
@@ -415,7 +421,7 @@ class _TaskReader:
         name, line = _name(scorer), _line(scorer)
         if name == "choice" and has_choices:
             return []  # `choices` bring their own check
-        make = _SCORERS.get(name) if isinstance(scorer, Called) else None
+        make = SCORERS.get(name) if isinstance(scorer, Called) else None
         note = None
         if make is None:
             note = (f"the scorer {name}", _SCORE)
@@ -425,7 +431,7 @@ class _TaskReader:
             if note is not None and note not in [(one.what, one.way) for one in self.draft.missing]:
                 self.lost(line, *note)
             # Not nothing: a scenario without a check would pass whatever is answered.
-            return _graded(Called(name="", args=(), kwargs={}, line=line), targets) if targets else []
+            return graded_check(Called(name="", args=(), kwargs={}, line=line), targets) if targets else []
         try:
             if unknown := [one for one in (*scorer.args, *scorer.kwargs.values()) if isinstance(one, Unread)]:
                 raise UsageError(unknown[0].name)
@@ -435,7 +441,7 @@ class _TaskReader:
         except UsageError as error:
             self.lost(line, f"the scorer {name}: {error}", _SCORE)
             return []
-        if (told := _NOTES.get(name)) and told not in [one.way for one in self.draft.missing]:
+        if (told := SCORER_NOTES.get(name)) and told not in [one.way for one in self.draft.missing]:
             self.lost(line, f"{name} as it is judged there", told)
         return made
 
@@ -518,106 +524,3 @@ def _prompt(given: Any) -> tuple[str, str]:
     system = "\n\n".join(text for role, text in said if role == "system")
     rest = [(role, text) for role, text in said if role != "system"]
     return system, rest[0][1] if len(rest) == 1 else "\n\n".join(f"{role}: {text}" for role, text in rest)
-
-
-def _letters(targets: list[str]) -> list[str]:
-    """Return the letters of right choices: `B`, `["A", "C"]`, or `AC`."""
-    joined = "".join(targets).replace(",", "").replace(" ", "")
-    return list(joined) if joined.isalpha() and joined.isupper() else targets
-
-
-# Scorers
-
-
-def _match(scorer: Called, targets: list[str]) -> list[dict[str, Json]]:
-    where = str(scorer.arg("location", 0, "end"))
-    compare = "words" if scorer.arg("ignore_case", default=True) else "exact"
-    numeric = bool(scorer.arg("numeric", default=False))
-    single: list[Json] = [_match_one(one, where, compare, numeric=numeric) for one in targets]
-    return [single[0] if len(single) == 1 else {"any_of": single}]  # type: ignore[list-item]  # a mapping
-
-
-def _match_one(target: str, where: str, compare: str, *, numeric: bool) -> dict[str, Json]:
-    bare = re.sub(r"[$,£€*_]", "", target.strip())
-    if numeric and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", bare, re.IGNORECASE):
-        which = {"begin": "first", "end": "last", "any": "any"}.get(where, "only")
-        return {
-            "number": {
-                "value": float(bare) if "." in bare or "e" in bare.lower() else int(bare),
-                "which": which,
-            }
-        }
-    check = {"begin": "starts_with", "end": "ends_with", "any": "answer_contains"}.get(where)
-    if check is None:
-        return {"answer_equals": {"text": target, "compare": compare}}
-    return {check: target if compare == "words" else {"texts": target, "compare": compare}}
-
-
-def _pattern(scorer: Called, targets: list[str]) -> list[dict[str, Json]]:
-    text = scorer.arg("pattern", 0)
-    if not isinstance(text, str):
-        raise UsageError("its pattern would have to be run")
-    if scorer.arg("match_all", default=False):
-        raise UsageError("match_all")
-    flag = "(?i)" if scorer.arg("ignore_case", default=True) else ""
-    return [{"answer_matches": {"pattern": f"{flag}{text}", "found": [*targets]}}]
-
-
-_ANSWERS: Final = {"letter": r"([A-Za-z])\b", "word": r"(\w+)\b", "line": r"([^\n]*\S)"}
-
-
-def _answer(scorer: Called, targets: list[str]) -> list[dict[str, Json]]:
-    kind = str(scorer.arg("pattern", 0, "line"))
-    found = _ANSWERS.get(kind)
-    if found is None:
-        raise UsageError(f"the kind of answer {kind!r}")
-    return [{"answer_matches": {"pattern": rf"(?i)answer\s*:\s*{found}", "found": [*targets]}}]
-
-
-def _graded(scorer: Called, targets: list[str]) -> list[dict[str, Json]]:
-    own = scorer.arg("instructions")
-    fact = scorer.name == "model_graded_fact"
-    rubric = (
-        "The answer has the same facts as what was expected."
-        if fact
-        else ("The answer meets what was expected: it is as right and as complete.")
-    )
-    if isinstance(own, str):
-        rubric = f"{rubric}\n{own}"
-    model = scorer.arg("model")
-    names: list[Json] = [str(one) for one in as_list(model)] if isinstance(model, list | str) else []
-    given: dict[str, Json] = {
-        "rubric": rubric if not targets else f"{rubric} Expected: {' — or: '.join(targets)}"
-    }
-    if len(names) == 1:
-        given["model"] = names[0]
-    elif names:
-        given["models"] = names
-    return [{"graded": given}]
-
-
-_SCORERS: Final[dict[str, Callable[[Called, list[str]], list[dict[str, Json]]]]] = {
-    "match": _match,
-    "includes": lambda scorer, targets: [
-        {
-            "answer_contains": {
-                "texts": targets[0] if len(targets) == 1 else [*targets],
-                **({"mode": "any"} if len(targets) > 1 else {}),
-                "compare": "caseless" if scorer.arg("ignore_case", 0, True) else "exact",
-            }
-        }
-    ],
-    "pattern": _pattern,
-    "answer": _answer,
-    "exact": lambda _, targets: [{"similar": {"texts": [*targets], "at_least": 1.0}}],
-    "f1": lambda _, targets: [{"similar": {"texts": [*targets], "at_least": 0.5}, "name": "f1"}],
-    "choice": lambda _, targets: [{"choice": {"right": [*_letters(targets)], "strict": True}}],
-    "model_graded_qa": _graded,
-    "model_graded_fact": _graded,
-}
-_NOTES: Final = {
-    "model_graded_qa": "a graded check with our prompt: a score of .5 passes, partial credit is its score",
-    "model_graded_fact": "a graded check with our prompt: a score of .5 passes",
-    "f1": "similar by words: passes from .5 on; the mean is the metric score:f1",
-    "exact": "similar by words with at_least 1, which does not look at the order of words",
-}
