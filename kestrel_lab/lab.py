@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver, Model
 from kestrel_lab.core.sanitize import sanitize_text
-from kestrel_lab.evals.commits.compare_options import CompareOptions
-from kestrel_lab.evals.options import EvalOptions
+from kestrel_lab.evals.options import CompareOptions, EvalOptions
 from kestrel_lab.host.homes import moved_notice
 from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.runtime.options import (
@@ -26,7 +25,7 @@ from kestrel_lab.runtime.options import (
     takes_options,
 )
 from kestrel_lab.runtime.project_trust import TrustedFiles, check_home, ignored_notice
-from kestrel_lab.runtime.services import Services
+from kestrel_lab.runtime.services import Services, reporter_of
 from kestrel_lab.runtime.settings import Settings, load_settings, mcp_servers
 from kestrel_lab.runtime.sync import blocking_twin
 from kestrel_lab.runtime.workspace.run_filters import takes_filters
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from kestrel_lab.answers.output_types import OutputForm, T
     from kestrel_lab.evals.commits.compare import Comparison
+    from kestrel_lab.evals.commits.sequential_compare import Design
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.runtime.conversation import Chat
@@ -355,7 +355,7 @@ class Lab(Services):
         """
         from kestrel_lab.evals.execution.runner import run_suite
 
-        options["reporter"] = self.reporter(options.get("reporter"))
+        options["reporter"] = reporter_of(self, options.get("reporter"))
         if cluster is not None:
             from kestrel_lab.evals.execution.dask_cluster import on_cluster
 
@@ -371,6 +371,7 @@ class Lab(Services):
         head: str = "HEAD",
         *,
         suite: str | Path,
+        design: Design | None = None,
         **options: Unpack[CompareOptions],
     ) -> Comparison:
         """Run a suite at two commits, as far as results are not stored, and compare them.
@@ -389,7 +390,7 @@ class Lab(Services):
         """
         from kestrel_lab.evals.commits.compare import compare_commits
 
-        return await compare_commits(self, base, head, suite=suite, **options)
+        return await compare_commits(self, base, head, suite=suite, design=design, **options)
 
     compare_sync = blocking_twin(compare)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeGuard
 
 from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ModelAnswer, ToolRequest
 from kestrel_lab.core.protocols import Model, OnDelta
@@ -186,3 +187,26 @@ class TurnParts:
 
     def __bool__(self) -> bool:
         return bool(self.text or self.calls)
+
+
+def model_of_runner(runner: str | Adapter, model: str | Model | None) -> str | Model | None:
+    """Return the model that a runner and a model within it are together, `claude-code:opus` say; raises
+    `UsageError` where they do not go together.
+    """
+    if runner in ("", "native"):
+        return model
+    if not isinstance(runner, str):
+        if model is not None:
+            raise UsageError(f"runner= is an adapter and model= is {model!r}: give the adapter its model")
+        return runner
+    from kestrel_lab.adapters.registry import adapter_factories  # only where a runner is named
+
+    if (name := runner.partition(":")[0]) not in (known := adapter_factories({})):
+        raise UsageError(f"there is no runner {name!r}; {did_you_mean(name, known)}")
+    if model and not isinstance(model, str):
+        raise UsageError(
+            f"the runner {runner!r} brings its own models: name one of them, or leave model= out"
+        )
+    if model and ":" in runner:
+        raise UsageError(f"the runner {runner!r} names what it runs: leave the model {model!r} out")
+    return f"{runner}:{model}" if model else runner

@@ -17,7 +17,7 @@ from kestrel_lab.evals.options import (
 from kestrel_lab.evals.shared.transfer import SharedResults
 from kestrel_lab.evals.stored.scans import Reading
 from kestrel_lab.runtime.options import check_names, takes_options
-from kestrel_lab.runtime.services import Services
+from kestrel_lab.runtime.services import Services, reporter_of
 from kestrel_lab.runtime.sync import blocking_twin
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Failures:
 
     def _options(self, runs: float, how: RerunOptions) -> RerunOptions:
         """Return the options with a budget, and with the bar of these surroundings where none is given."""
-        reporter = None if self._lab.surroundings is None else self._lab.surroundings.reporter()
+        reporter = reporter_of(self._lab, None)
         return {"runs": runs, **how, "reporter": how.get("reporter") or reporter}
 
     blame_sync = blocking_twin(blame)
@@ -152,7 +152,7 @@ class Arms:
         from kestrel_lab.evals.commits.compare import compare_configs_in_turns
 
         return await compare_configs_in_turns(
-            self._lab, suite, base, head, design=design, reporter=self._lab.reporter(reporter), **options
+            self._lab, suite, base, head, design=design, reporter=reporter_of(self._lab, reporter), **options
         )
 
     compare_in_turns_sync = blocking_twin(compare_in_turns)
@@ -172,7 +172,7 @@ class Arms:
         from kestrel_lab.evals.commits.sequential_gate import gate_in_turns
 
         return await gate_in_turns(
-            self._lab, suite, design=design, reporter=self._lab.reporter(reporter), **options
+            self._lab, suite, design=design, reporter=reporter_of(self._lab, reporter), **options
         )
 
     gate_in_turns_sync = blocking_twin(gate_in_turns)
@@ -199,7 +199,9 @@ class Arms:
         """
         from kestrel_lab.evals.studies.ablation import ablate_guidance
 
-        return await ablate_guidance(self._lab, suite, file, reporter=self._lab.reporter(reporter), **options)
+        return await ablate_guidance(
+            self._lab, suite, file, reporter=reporter_of(self._lab, reporter), **options
+        )
 
     ablate_sync = blocking_twin(ablate)
 

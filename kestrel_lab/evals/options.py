@@ -109,6 +109,25 @@ class SummaryOptions(StoredSelection, total=False):
     tries: Annotated[bool, Opt(False, "whether pass@k and pass^k are shown for every k")]
 
 
+class CompareOptions(Selection, total=False):
+    """How two commits are compared."""
+
+    epochs: int | None
+    """How often each scenario is repeated; the suite's number by default."""
+    reporter: Reporter | None
+    margin: float
+    """How large a change of the success rate counts as none, .05 by default."""
+    own_suite: bool
+    """Whether each commit runs the suite file that it has itself."""
+    cassette: str | None
+    """As in `EvalOptions`; recordings are those of each commit."""
+    cassettes: str | Path | None
+    from_divergence: bool
+    """Whether both commits share the answers of models up to the first request in which they differ."""
+    alone: bool
+    """Whether a first commit, for which `auto` finds no base, is run by itself."""
+
+
 def read_rubric(rubric: str) -> str:
     """Return a rubric, read from a file where it begins with @."""
     if not rubric.startswith("@"):

@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from kestrel_lab.adapters.adapter import model_of_runner
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.checks.parse import check_definition
 from kestrel_lab.core.errors import UsageError, did_you_mean
@@ -64,7 +65,7 @@ from kestrel_lab.evals.suite_forms import (
     some,
     text_or_mapping,
 )
-from kestrel_lab.runtime.options import ConfigOptions, Opt, model_of_runner, table, takes_options
+from kestrel_lab.runtime.options import ConfigOptions, Opt, table, takes_options
 from kestrel_lab.runtime.security.containment import MODES
 from kestrel_lab.tools.tool import Tool
 from kestrel_lab.views.formatting import format_count

@@ -26,7 +26,7 @@ from typing import (
     get_args,
 )
 
-from kestrel_lab.adapters.adapter import Adapter
+from kestrel_lab.adapters.adapter import Adapter, model_of_runner
 from kestrel_lab.answers.contracts import AUTO as FORM_BY_GOAL
 from kestrel_lab.answers.contracts import CONTRACTS, LEVELS, NONE, answer_forms, parse_form
 from kestrel_lab.answers.contracts import parse_level as parse_verify
@@ -871,29 +871,6 @@ def check_resumable(options: StartOptions) -> None:
         raise UsageError(
             f"a run that goes on keeps its {', '.join(kept)}: leave that out, or start another run"
         )
-
-
-def model_of_runner(runner: str | Adapter, model: str | Model | None) -> str | Model | None:
-    """Return the model that a runner and a model within it are together, `claude-code:opus` say; raises
-    `UsageError` where they do not go together.
-    """
-    if runner in ("", "native"):
-        return model
-    if not isinstance(runner, str):
-        if model is not None:
-            raise UsageError(f"runner= is an adapter and model= is {model!r}: give the adapter its model")
-        return runner
-    from kestrel_lab.adapters.registry import adapter_factories  # only where a runner is named
-
-    if (name := runner.partition(":")[0]) not in (known := adapter_factories({})):
-        raise UsageError(f"there is no runner {name!r}; {did_you_mean(name, known)}")
-    if model and not isinstance(model, str):
-        raise UsageError(
-            f"the runner {runner!r} brings its own models: name one of them, or leave model= out"
-        )
-    if model and ":" in runner:
-        raise UsageError(f"the runner {runner!r} names what it runs: leave the model {model!r} out")
-    return f"{runner}:{model}" if model else runner
 
 
 @functools.cache

@@ -66,10 +66,6 @@ class Services(RunServices):
 
     __slots__ = ("_opened", *(name for name in __annotations__ if name != "surroundings"))
 
-    def reporter(self, given: Reporter | None) -> Reporter | None:
-        """Return the reporter that was given, else that of the place where work is shown."""
-        return self.surroundings.reporter() if given is None and self.surroundings is not None else given
-
     @takes_options(LabKeywords)
     def __init__(
         self,
@@ -155,3 +151,8 @@ class Services(RunServices):
             await stop(self)
         finally:
             self.close()
+
+
+def reporter_of(lab: Services, given: Reporter | None) -> Reporter | None:
+    """Return the reporter that was given, else that of the place where work is shown."""
+    return lab.surroundings.reporter() if given is None and lab.surroundings is not None else given

@@ -12,7 +12,6 @@ from typing import Any, Unpack
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.evals.commits.compare_options import CompareOptions
 from kestrel_lab.evals.commits.comparison import AUTO, Comparison, Side
 from kestrel_lab.evals.commits.interleaved_trials import (
     CommitTrials,
@@ -28,6 +27,7 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import reusable_rows
 from kestrel_lab.evals.execution.runner import TrialsToRun, plan_trials, run_suite, run_trials
 from kestrel_lab.evals.git import NoEarlierCommit, nearest_baseline, tree_of
+from kestrel_lab.evals.options import CompareOptions
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -46,12 +46,13 @@ async def compare_commits(
     head: str,
     *,
     suite: str | Path,
+    design: Design | None = None,
     **options: Unpack[CompareOptions],
 ) -> Comparison:
     """Run the suite file against the code of two commits and compare what comes out; see
     `Evaluations.compare`.
     """
-    reporter, margin, design = options.get("reporter"), options.get("margin", 0.05), options.get("design")
+    reporter, margin = options.get("reporter"), options.get("margin", 0.05)
     own_suite, alone = options.get("own_suite", False), options.get("alone", False)
     recordings = options.get("cassette"), options.get("cassettes")
     if options.get("from_divergence"):
