@@ -27,7 +27,7 @@ from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.views.text import table_text
 
 Numbers = NDArray[Any]
-PARTS = ("power", "alarms", "amounts", "corrected", "lenient")
+PARTS = ("power", "alarms", "divergence", "amounts", "corrected", "lenient")
 ICC = 0.75
 """How much trials of one task resemble each other; that of recorded agents."""
 
@@ -124,6 +124,41 @@ def alarms(chance: np.random.Generator, repeats: int) -> Iterator[Stated]:
             measured=told["by family"] / repeats,
             at_most=0.05,
             beside=beside,
+        )
+
+
+def divergence(chance: np.random.Generator, repeats: int) -> Iterator[Stated]:
+    """How often a change is found where the trials of both sides share their beginning, up to the first
+    request that differs, and where each side makes whole runs of its own.
+
+    What a trial has done up to there decides half of the variance of its success, given its task; a change
+    costs every trial the same share of its passes.
+    """
+    for tasks, epochs, drop in ((60, 1, 0.0), (60, 3, 0.0), (60, 1, 0.2), (60, 3, 0.15), (20, 4, 0.3)):
+        found = {"shared": 0, "whole": 0}
+        for _ in range(repeats):
+            rates = np.clip(task_rates(chance, tasks, 0.7), 0.01, 0.99)[:, None]
+            begun = [chance.beta(rates, 1 - rates, (tasks, epochs)) for _ in found]
+            for way, beginnings in (("shared", begun[:1] * 2), ("whole", begun)):
+                passed = [
+                    chance.random((tasks, epochs)) < chances
+                    for chances in (beginnings[0], beginnings[1] * (1 - drop / 0.7))
+                ]
+                sides = [
+                    {str(place): row for place, row in enumerate(one.astype(float).tolist())}
+                    for one in passed
+                ]
+                difference = compare_scenarios(*sides, weights={}, bounded=True)
+                (judged,) = judge_alike([difference], better=["higher"], margin=0.05, relative=False)
+                found[way] += judged.verdict in (("regression",) if drop else ("regression", "improvement"))
+        whole = found["whole"] / repeats
+        yield Stated(
+            what="change found" if drop else "A/A alarms",
+            setting=f"{tasks} tasks × {epochs}, shared beginnings, {100 * drop:g} points worse",
+            measured=found["shared"] / repeats,
+            at_least=whole - 0.05 if drop else 0.0,
+            at_most=1.0 if drop else 0.05,
+            beside=f"whole runs {100 * whole:.1f} %",
         )
 
 
@@ -343,6 +378,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Four times as many: with a thousand, the chance of the simulation alone is 2.5 points either way.
         "power": lambda: power(chance, 4 * asked.repeats),
         "alarms": lambda: alarms(chance, asked.repeats),
+        "divergence": lambda: divergence(chance, asked.repeats),
         "amounts": lambda: amounts(chance, asked.repeats, asked.runs),
         "corrected": lambda: corrected(chance, asked.repeats),
         "lenient": lambda: lenient_shares(liked),

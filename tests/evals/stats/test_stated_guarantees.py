@@ -46,6 +46,16 @@ def test_amounts_that_say_little_keep_the_interval_of_their_mean():
         assert amount_interval(values, clusters) == mean_interval(values, clusters)
 
 
+def test_trials_that_share_their_beginning_give_the_verdicts_of_whole_runs():
+    """As `--from-divergence` makes them: equal code is rarely called different, and changes are found no less
+    often.
+    """
+    found = list(coverage.divergence(np.random.default_rng(31), 40))
+    assert [one.what for one in found] == ["A/A alarms"] * 2 + ["change found"] * 3
+    assert all(one.at_least <= one.measured <= one.at_most for one in found)
+    assert min(one.measured for one in found if one.what == "change found") > 0.75
+
+
 @pytest.mark.long
 def test_what_disturbs_a_family_is_no_change():
     """Equal code, families that share a disturbance: at most 5 % alarms; the mutant, by scenario, has
