@@ -512,24 +512,26 @@ CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
     WHEN runs.id IS NULL THEN RAISE(ABORT, 'E_NO_RUN')
     WHEN NEW.seq IS NOT runs.last_seq + 1 THEN RAISE(ABORT, 'E_SEQ_GAP')
     WHEN runs.status IN ({_TERMINAL}) AND NEW.type NOT IN ({_LATER}) THEN RAISE(ABORT, 'E_RUN_TERMINAL')
-    WHEN NEW.epoch IS NOT runs.epoch AND NOT (NEW.epoch IS NULL AND NEW.type IN ('approval_given', {_LATER}))
-      THEN RAISE(ABORT, 'E_FENCED')
     WHEN typeof(NEW.hash) IS NOT 'blob' OR length(NEW.hash) IS NOT 32
       THEN RAISE(ABORT, 'E_HASH: each event carries the hash of its chain')
   END FROM (SELECT 1) LEFT JOIN runs ON runs.id = NEW.run_id;
 END;
-CREATE TRIGGER events_after AFTER INSERT ON events WHEN NEW.type <> 'state_transition' BEGIN
-  UPDATE runs SET last_seq = NEW.seq WHERE id = NEW.run_id;
+CREATE TRIGGER events_fence BEFORE INSERT ON events BEGIN
+  SELECT RAISE(ABORT, 'E_FENCED') WHERE NEW.epoch IS NOT (SELECT epoch FROM runs WHERE id = NEW.run_id)
+    AND NOT (NEW.epoch IS NULL AND NEW.type IN ('approval_given', {_LATER}));
 END;
-CREATE TRIGGER events_status AFTER INSERT ON events WHEN NEW.type = 'state_transition' BEGIN
+CREATE TRIGGER events_after AFTER INSERT ON events BEGIN
   UPDATE runs SET last_seq = NEW.seq WHERE id = NEW.run_id;
-  UPDATE runs SET status = json_extract(NEW.body, '$.target') WHERE id = NEW.run_id;
+  UPDATE runs SET status = json_extract(NEW.body, '$.target') WHERE id = NEW.run_id AND NEW.type = \
+'state_transition';
 END;
 CREATE TRIGGER events_tainted AFTER INSERT ON events WHEN NEW.type = 'files_tainted' BEGIN
   INSERT INTO file_taints(run_id, seq) VALUES (NEW.run_id, NEW.seq);
 END;
 """
-"""The same rules of an event in one look at its run: each trigger was a program of its own for each event."""
+"""The same rules of an event in one look at its run: each trigger was a program of its own for each event.
+The fence stays by itself, and last, which SQLite asks first: a session that lost its run is told that.
+"""
 
 MIGRATIONS: tuple[str, ...] = (
     _FIRST,

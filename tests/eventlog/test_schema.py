@@ -407,7 +407,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 _ACT = {
     "events_after",
-    "events_status",
     "events_tainted",
     "removals_begin",
     "removals_go_on",
@@ -458,7 +457,6 @@ def test_each_refusal_of_an_event_is_taken_away_once() -> None:
         "E_REMOVED",
         "E_SEQ_GAP",
         "E_RUN_TERMINAL",
-        "E_FENCED",
         "E_HASH",
     }
 
