@@ -35,6 +35,7 @@ from kestrel_lab.evals.options import GivenCheck, RerunOptions
 from kestrel_lab.evals.stored.rescore import replay_environment
 from kestrel_lab.evals.stored_trials import EvalRow, trials_of_run
 from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Scenario, Suite
+from kestrel_lab.evals.suite_files import SUITE_ENDINGS
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.agent.macro_calls import recorded_tools_of
 from kestrel_lab.runtime.context.dependencies import NoMemory
@@ -459,8 +460,12 @@ def _suite_of(row: EvalRow, suite: str | Path | Suite | None) -> Suite:
 
 def _usual(row: EvalRow) -> Path | None:
     """Return the file in which the suite of a trial is looked for, if it is there."""
-    file = Path("evals") / f"{row.suite}.yaml"
-    return file if file.is_file() else None
+    files = (
+        Path(folder, row.suite + ending)
+        for folder in ("evals", "")
+        for ending in (".yaml", ".yml", *SUITE_ENDINGS)
+    )
+    return next((file for file in files if file.is_file()), None)
 
 
 def _is_named(started: RunStarted) -> bool:
