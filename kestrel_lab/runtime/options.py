@@ -826,9 +826,6 @@ def fill(options: type[Table], given: Mapping[str, Any]) -> Table:
     check_names(options.__name__, given, options.__annotations__)
     for name, opt in known.items():
         value = given.get(name)
-        if value is not None and value is opt.default:  # as trials give it: every option that they do not say
-            values[name] = value
-            continue
         if value is None and not (name in given and may_be_none(options, name)):
             if opt.default is not None and (options is LabOptions or name not in LabOptions.__annotations__):
                 values[name] = opt.default
