@@ -13,7 +13,8 @@ from pathlib import Path
 import apsw
 
 from kestrel_lab import tool
-from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
+from kestrel_lab.core.events.calls import RetrievalStep
+from kestrel_lab.retrieval.hits import Hit, Retrieval
 from kestrel_lab.retrieval.indexing.file_list import files_of, read_text, skip_reason
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.search import Search
@@ -65,7 +66,7 @@ async def search(query: str, context: ToolContext, top_k: int = 10) -> list[str]
 def _told(query: str, name: str, paths: list[str], context: ToolContext) -> list[str]:
     """The paths, told in the log like those of a look-up."""
     hits = tuple(Hit(path=path, first=1, last=1, text="", hash="", how=name, why="") for path in paths)
-    steps = (Step(retriever=name, query=query, found=len(paths), chosen=tuple(paths)),)
+    steps = (RetrievalStep(step="", retriever=name, query=query, found=len(paths), chosen=paths),)
     return _tell(
         Retrieval(query=query, hits=hits, steps=steps, stopped="limit" if paths else "nothing"), context
     )

@@ -151,7 +151,8 @@ def load_ipython_extension(ip: Any) -> None:
             # Who stopped a cell needs no help with it.
             if frontend_kind(ip) == "panel" and not isinstance(error, KeyboardInterrupt):
                 magics.notebook.offer_fix()
-        for panel in magics.notebook.panels:
+        # A preview runs an agent's code in a copy of this process, which must not read the log.
+        for panel in magics.notebook.panels if counted else ():
             panel.look_again()
         prepare_in_background(os.environ)  # after the cell, also with a key that it has just set
 

@@ -110,8 +110,9 @@ def test_trials_are_found_by_their_words(session: Lab) -> None:
     rest = send(session, type="find", query="HELLO", filters={"check": "failed"}, after=found.after)
     assert isinstance(rest, protocol.Found)
     assert len(rest.runs) == 1 and rest.runs[0].run != hit.run and rest.after is None
+    none = send(session, type="find", query="***")
+    assert isinstance(none, protocol.Found) and (none.runs, len(none.notes)) == ([], 1)
     for wrong in (
-        {"query": "***"},
         {"filters": {"modle": "x"}},
         {"filters": {"wait": "1"}},
         {"filters": {"epoch": "two"}},

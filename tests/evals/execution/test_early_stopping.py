@@ -81,7 +81,7 @@ def test_a_hopeless_trial_ends_with_the_verdict_of_the_whole_one(tmp_path):
         assert any(
             "1 trial ended early" in note and "after 1.0 model calls" in note for note in early.run_notes()
         )
-        found = compare_rows(early.suite, whole.rows, early.rows, margin=0.05)
+        found = compare_rows(early.suite, (whole.rows, early.rows), margin=0.05)
         assert "ended early" in found["one", "token_usage"].note
         rate, tokens = decide_gates(early.suite, early.rows)
         assert "ended early" in tokens.why and "ended early" not in rate.why

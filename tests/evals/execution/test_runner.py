@@ -143,7 +143,7 @@ def test_scores_are_tidy_too(lab):
             "check": "fixed",
             "passed": False,
             "value": 0.0,
-            "reason": "as told",
+            "reason": "as scripted",
             "grading_cost": 0.0,
         },
     ]

@@ -17,6 +17,7 @@ from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.core.yaml.reader import MAX_BYTES
 from kestrel_lab.core.yaml.writer import entry_text
 from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 MOST_FILES: Final = 20_000_000
@@ -126,8 +127,8 @@ class SuiteDraft:
         text = self.text(listed.name).replace(FOLDER, folder.name)
         if len(text.encode("utf-8", "replace")) > MAX_BYTES:
             raise UsageError(
-                f"its {len(self.scenarios):,} scenarios take more than {MAX_BYTES:,} bytes, as a suite "
-                "file cannot: leave out a part of its tests or prompts, and import that by itself"
+                f"its {format_count(len(self.scenarios), 'scenario')} take more than {MAX_BYTES:,} bytes, "
+                "as a suite file cannot: leave out a part of its tests or prompts, and import that by itself"
             )
         made = Path(tempfile.mkdtemp(prefix=".import-", dir=out.parent))
         try:
