@@ -190,7 +190,7 @@ class Plan:
                         if name in step.produces
                         else f"step {step.id!r} consumes {name!r}, which no step produces"
                     )
-            # Whoever waits for a step waits for all that it adds, except those added steps themselves.
+            # A step also waits for the steps that its predecessors add, unless it is one of them.
             if growth:
                 waits = [
                     name

@@ -124,7 +124,7 @@ class Writer:
     def abandon(self, ended: Callable[[], object]) -> None:
         """Write what is queued, then stop and call `ended`, in the writer's thread; waits for nothing.
 
-        Whoever uses the writer is gone. It may be the garbage collector that calls this, in any thread, also
+        The user of the writer is gone. It may be the garbage collector that calls this, in any thread, also
         in that of the writer while it holds the lock: so none is taken here.
         """
         self._ended = ended

@@ -105,8 +105,8 @@ def read_calls(
     count.
 
     If text follows the last call, it is an example. If the call occurs in one of the texts `read` (answers of
-    tools and others), it is a quote. Neither counts: whoever can write to a file that a model quotes must not
-    be able to make it call something.
+    tools and others), it is a quote. Neither counts: a person who can write to a file
+    that a model quotes must not be able to make it call something.
     """
     if not _MAY_HOLD.search(text):
         return text, ()

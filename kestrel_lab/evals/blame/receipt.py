@@ -70,7 +70,7 @@ class Receipt(ResultView):
 
     @cached_property
     def forks(self) -> tuple[Rerun, ...]:
-        """The re-runs that nothing was told, and that did not break."""
+        """The re-runs in which the model had no line beside the conversation, and that did not break."""
         return tuple(one for one in self.reruns if one.outcome != "error" and not one.line)
 
     @property
@@ -148,16 +148,16 @@ class Receipt(ResultView):
 
     def lines(self) -> list[str]:
         """Return what to read beside the table: rates, cost, model, and what was not re-run."""
-        told, broken = self.forks, [one for one in self.reruns if one.outcome == "error"]
+        forks, broken = self.forks, [one for one in self.reruns if one.outcome == "error"]
         said = []
         if self.verdict == "decisive":
             said.append(
                 f"success {_percent(self.before)} when turn {self.likeliest.number} is made anew, "
                 f"{_percent(self.after)} when it is kept"
             )
-        elif told:
-            said.append(f"success {_percent(self._rate(told))} over all re-runs")
-        last = self._rate([one for one in told if one.turn == len(self.turns)])
+        elif forks:
+            said.append(f"success {_percent(self._rate(forks))} over all re-runs")
+        last = self._rate([one for one in forks if one.turn == len(self.turns)])
         if self.verdict == "no single step" and last.mean >= _CHANCE:
             said.append(
                 f"from before the last turn {_percent(last)} succeed: what failed was that turn or chance, "

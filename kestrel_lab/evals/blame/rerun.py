@@ -79,7 +79,7 @@ class Rerun:
     cost_usd: float | None
     """`None` where the price is not known."""
     line: str = ""
-    """What the model was told beside the conversation, to see whether it repairs the run."""
+    """The line that the model was given beside the conversation, to see whether it repairs the run."""
 
 
 def turns_of(records: Sequence[Record]) -> list[Turn]:
@@ -160,7 +160,7 @@ class Reruns:
         return (len(self.turns) - turn.number + 1) / max(1, self.calls)
 
     def report(self, note: str) -> None:
-        """Tell how much of the budget is used, and what comes now."""
+        """Report how much of the budget is used, and what comes next."""
         if self.reporter is not None:
             self.reporter(int(self.whole_runs), int(self.runs), note)
 

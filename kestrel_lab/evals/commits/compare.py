@@ -58,8 +58,8 @@ async def compare_commits(
     if options.get("from_divergence"):
         if any(recordings):
             raise UsageError("from_divergence records answers in a place of its own: leave cassettes out")
-        # Whichever commit comes first in an epoch asks the model; the other is told the same, up to where it
-        # asks for something else.
+        # The commit that comes first in an epoch asks the model. The other gets the same answers, up to where
+        # it asks for something else.
         recordings = "record", lab.home.absolute() / "divergence" / Path(suite).stem
     place = suite_with_parts(
         lab,

@@ -181,7 +181,7 @@ def _call(call: Mapping[str, Any]) -> ImportedCall:
 def _results(
     step: Mapping[str, Any], calls: list[ImportedCall] | tuple[()], place: str, broken: list[Broken]
 ) -> Iterator[ImportedMessage]:
-    """Yield what a step was answered: results of its calls, and what its environment told without one."""
+    """Yield what a step was answered: results of its calls, and what its environment reported without one."""
     open_calls = [call.id for call in calls]
     for number, result in enumerate((step.get("observation") or {}).get("results") or ()):
         try:

@@ -34,8 +34,8 @@ def _asked(request: dict[str, Any]) -> list[Any] | None:
     """Return the messages of a request; `None` where there are none."""
     held = next((request[key] for key in ("messages", "conversations", "contents") if key in request), None)
     if held is None and isinstance(request.get("output"), list):  # of the Responses API
-        told = request.get("input")
-        held = [{"role": "user", "content": told}] if isinstance(told, str) else told
+        given = request.get("input")
+        held = [{"role": "user", "content": given}] if isinstance(given, str) else given
     return held if isinstance(held, list) else None
 
 
@@ -58,8 +58,8 @@ def chat_recording(value: dict[str, Any], source: str, suite: str) -> Recording:
     """
     request, answer = _request(value), _response(value)
     messages = [*(_asked(request) or ()), *_answered(answer)]
-    told = request.get("system") or request.get("instructions")
-    system = [text_of(told)] if told else []
+    guidance = request.get("system") or request.get("instructions")
+    system = [text_of(guidance)] if guidance else []
     parts = plain_items((f"{source} messages[{number}]", one) for number, one in enumerate(messages))
     said, left_out = read_parts(parts, lambda message: chat_messages(message, system))
     usage, created = answer.get("usage") or {}, answer.get("created")

@@ -26,9 +26,9 @@ def no_answer(run: Transcript) -> Iterator[Finding]:
         return
     last = run.steps[-1]
     why = f" ({run.end.reason or run.end.limit})" if run.end.reason or run.end.limit else ""
-    told = finding(f"it ended without an answer{why}; the last step was {last.title}", last)
+    stopped = finding(f"it ended without an answer{why}; the last step was {last.title}", last)
     ended = tuple(record.eid for record in run.records if record.event is run.end)
-    yield Finding(text=told.text, events=(*told.events, *ended))
+    yield Finding(text=stopped.text, events=(*stopped.events, *ended))
 
 
 _UNABLE: Final = re.compile(
@@ -170,9 +170,9 @@ def order_obeyed(run: Transcript) -> Iterator[Finding]:
                 and word not in asked
                 and not any(word in text for text in elsewhere)
             ):
-                told = f"{step.tool} was called with {one_line(value, 80)}"
+                called = f"{step.tool} was called with {one_line(value, 80)}"
                 why = f"which only a text that speaks to the agent says; {source.tool} had answered it"
-                yield finding(f"{told}, {why}", source, step)
+                yield finding(f"{called}, {why}", source, step)
                 break
 
 

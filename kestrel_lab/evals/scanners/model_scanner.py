@@ -131,24 +131,24 @@ class ModelScanner:
 
 def _shown(steps: dict[str, TranscriptStep]) -> list[dict[str, Json]]:
     """Return the steps as the model is shown them; of a long run beginning and end, and of each text."""
-    told: list[dict[str, Json]] = []
+    shown: list[dict[str, Json]] = []
     for name, step in steps.items():
         one: dict[str, Json] = {"id": name, "kind": step.kind}
         if step.kind == "call":
             one |= {"tool": step.tool, "args": head_tail(readable(dict(step.args)), _STEP_CHARS)[0]}
             one |= {"failed": True} if step.error is not None else {}
-        told.append(one | {"text": head_tail(step.text, _STEP_CHARS)[0]})
-    sizes = [len(readable(one)) for one in told]
-    first, last, room = 0, len(told), _RUN_CHARS - sum(sizes)
+        shown.append(one | {"text": head_tail(step.text, _STEP_CHARS)[0]})
+    sizes = [len(readable(one)) for one in shown]
+    first, last, room = 0, len(shown), _RUN_CHARS - sum(sizes)
     if room >= 0:
-        return told
+        return shown
     room = _RUN_CHARS
     while first < last:
-        place = first if first <= len(told) - last else last - 1
+        place = first if first <= len(shown) - last else last - 1
         if (room := room - sizes[place]) < 0:
             break
         first, last = (first + 1, last) if place == first else (first, last - 1)
-    return [*told[:first], {"left out": last - first}, *told[last:]]
+    return [*shown[:first], {"left out": last - first}, *shown[last:]]
 
 
 def _read(text: str, shown: dict[str, TranscriptStep]) -> Sequence[Finding]:

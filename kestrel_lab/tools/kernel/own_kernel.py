@@ -168,7 +168,7 @@ class OwnKernel:
             raise ToolError(
                 f"no kernel can be started here, because its code could not be sandboxed: {reason}"
             )
-        # The folder is of mode 0700: whoever can reach the sockets in it can run code in the kernel.
+        # The folder is of mode 0700: a process that can reach the sockets in it can run code in the kernel.
         self._scratch = tempfile.mkdtemp(prefix="kestrel-kernel-")
         file = Path(self._scratch) / "connection.json"
         key = secrets.token_hex(16)

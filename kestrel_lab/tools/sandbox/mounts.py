@@ -110,7 +110,8 @@ def secret_places(env: Mapping[str, str] = os.environ) -> list[Path]:
         found.append(Path(folder) / "runtime")
     if folder := env.get("XDG_RUNTIME_DIR"):
         found.append(Path(folder))
-    # Whoever can read a kernel's connection file can run code in it: Jupyter passes its path as an argument.
+    # A process that can read a kernel's connection file can run code in the kernel. Jupyter passes its path
+    # as an argument.
     found += [
         Path(word).parent
         for word in sys.argv[1:]

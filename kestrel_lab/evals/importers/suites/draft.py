@@ -79,8 +79,8 @@ class SuiteDraft:
 
     def text(self, list_name: str) -> str:
         """Return the suite file; `list_name` is the file of what was not carried over."""
-        told = f"; what was not carried over is in {list_name}" if self.missing else ""
-        lines = [f"# From {self.tool}: {one_line(self.source.name, 80)}{told}."]
+        rest = f"; what was not carried over is in {list_name}" if self.missing else ""
+        lines = [f"# From {self.tool}: {one_line(self.source.name, 80)}{rest}."]
         lines += [entry_text(key, value).rstrip("\n") for key, value in self.suite.items() if value != {}]
         lines.append("scenarios:")
         for origin, scenario in self.scenarios:
@@ -114,9 +114,9 @@ class SuiteDraft:
         if not self.scenarios:
             # What comes last is nearest to a scenario: the data, after the settings.
             last = {(one.what, one.way): one.where for one in reversed(self.missing)}
-            told = "; ".join(f"{where}: {what} ({way})" for (what, way), where in [*last.items()][:3])
+            reasons = "; ".join(f"{where}: {what} ({way})" for (what, way), where in [*last.items()][:3])
             raise UsageError(
-                f"{self.source} has no scenario that can be carried over{': ' if told else ''}{told}"
+                f"{self.source} has no scenario that can be carried over{': ' if reasons else ''}{reasons}"
             )
         listed = out.with_name(f"{out.stem}.not-carried.md")
         folder = out.with_name(f"{out.stem}_{self.folder}")

@@ -280,8 +280,8 @@ class _TaskReader:
             if isinstance(one, Called) and one.name == "Sample":
                 yield f"{self.name}, line {one.line}", _sample(one)
             else:
-                told = f"the sample {place}: {_name(one)}"
-                self.lost(_line(one) or line, told, "write it as a scenario")
+                what = f"the sample {place}: {_name(one)}"
+                self.lost(_line(one) or line, what, "write it as a scenario")
 
     def _chosen(self, step: Called, dataset: Called) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the samples of a dataset that are kept: some by their places; a function that chooses is not
@@ -441,8 +441,8 @@ class _TaskReader:
         except UsageError as error:
             self.lost(line, f"the scorer {name}: {error}", _SCORE)
             return []
-        if (told := SCORER_NOTES.get(name)) and told not in [one.way for one in self.draft.missing]:
-            self.lost(line, f"{name} as it is judged there", told)
+        if (remark := SCORER_NOTES.get(name)) and remark not in [one.way for one in self.draft.missing]:
+            self.lost(line, f"{name} as it is judged there", remark)
         return made
 
 
