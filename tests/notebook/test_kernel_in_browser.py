@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from lab_server import CHROMIUM, JupyterLab, run_cell
-from waits import PATIENCE_MS
+from waits import PATIENCE_MS, until
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect
@@ -84,13 +84,19 @@ def test_plot_by_month_with_card_figure_and_undo(jupyterlab: JupyterLab, screens
         expect(output(page, 4)).to_contain_text("['day', 'sales'] False", timeout=PATIENCE_MS)
 
 
-# A preview runs in another process: there this code ends at once.
+# A preview runs in another process: there this code ends at once. The panel says that a call runs a moment
+# before the code does: the code itself says when it has begun.
 ENDLESS = r"""%load_ext kestrel_lab
-import os, time
+import os, pathlib, time
 from kestrel_lab import Lab
 from kestrel_lab.testing import ScriptedModel
 items, here = [1], os.getpid()
-code = "items.append(2)\nwhile os.getpid() == here: time.sleep(.01)"
+def wait_in_this_kernel():
+    if os.getpid() == here:
+        pathlib.Path("begun").touch()
+    while os.getpid() == here:
+        time.sleep(.01)
+code = "items.append(2)\nwait_in_this_kernel()"
 lab = Lab(model=ScriptedModel([[("run_python", {"code": code})], "never asked"]))"""
 STATE = (
     "print('STATE', r.status, r.report.interrupted, items, len([e for e in r.events() if e.type == "
@@ -109,6 +115,7 @@ def test_stop_after_approve_ends_the_run(jupyterlab: JupyterLab, screens: Path) 
         expect(card).to_contain_text("runs in your kernel", timeout=PATIENCE_MS)
         page.get_by_role("button", name="Approve", exact=True).click()
         expect(page.locator('.kst-call[data-state="running"]')).to_be_visible(timeout=PATIENCE_MS)
+        until((jupyterlab.root / "stop" / "begun").exists, "the code to begin")
         page.evaluate("() => window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
         expect(output(page, 1)).to_contain_text("RunCancelled", timeout=PATIENCE_MS)
         expect(output(page, 1)).to_contain_text("INTERRUPTED")

@@ -109,6 +109,11 @@ def look_everywhere(jupyterlab: JupyterLab, name: str, texts: str) -> Seen:
     with jupyterlab.opened(name, notebook, seen.watch) as page:
         command(page, "notebook:run-all-cells")
         approve(page, seen)
+        for number in range(len(notebook)):
+            # Each cell has its own time, for on a busy machine all together take minutes.
+            expect(page.locator(".jp-Notebook .jp-Cell").nth(number)).not_to_contain_text(
+                "[*]", timeout=PATIENCE_MS
+            )
         expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("RunFailed", timeout=PATIENCE_MS)
         page.wait_for_timeout(500)  # formulas are looked for after a moment
         seen.elements["ran"] = elements(page)
