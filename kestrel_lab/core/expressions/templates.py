@@ -182,7 +182,8 @@ def is_chained(args: Json) -> bool:
     while todo:
         value = todo.pop()
         if isinstance(value, str):
-            if _REFERENCE.fullmatch(value):
+            # Asked of every argument of every call: hardly one begins like a reference.
+            if value.startswith("${") and _REFERENCE.fullmatch(value):
                 return True
         elif isinstance(value, dict):
             todo += value.values()

@@ -152,7 +152,7 @@ async def run_requests(
         return False
     if pure := all(call.effect == "pure" for call in calls):
         await ctx.yield_control()
-    return await _await_all(calls, one, as_tasks=not pure)
+    return await _await_all(calls, one, at_once=not pure)
 
 
 async def _run_one(handler: Handler, order: TurnOrder, ctx: RunContext, call: Call) -> None:
@@ -205,27 +205,45 @@ async def _prepare_calls(
 
 
 async def _await_all(
-    calls: Sequence[Call], run: Callable[[Call], Coroutine[Any, Any, None]], *, as_tasks: bool
+    calls: Sequence[Call], run: Callable[[Call], Coroutine[Any, Any, None]], *, at_once: bool
 ) -> bool:
     """Run all calls beside each other, then raise what matters most: a real error before a wish for approval,
     with the others as notes.
 
     Returns whether the event loop turned over. A task costs more than a call that never waits for anything.
-    So unless `as_tasks` the calls are awaited here one after the other, and as soon as one waits the event
-    loop begins the rest, each in a task: in the same order and at the same time as ever. Calls that wait for
-    the disk are to begin in one turn of the loop, so that they share a commit.
+    So the calls are awaited here one after the other, and as soon as one waits the event loop begins the
+    rest, each in a task: in the same order and at the same time as ever. With `at_once` all begin in the same
+    turn of the loop, the first one here: so calls that wait for the disk share a commit.
     """
-    loop, left, tasks = asyncio.get_running_loop(), deque(calls), list[asyncio.Task[None]]()
+    loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+    errors, working, ended = list[BaseException](), 0, asyncio.Event()
 
-    def begin_rest() -> None:
-        while left:
-            tasks.append(loop.create_task(run(left.popleft())))
+    async def run_in_task(call: Call) -> None:
+        nonlocal working
+        try:
+            await run(call)
+        except (Exception, asyncio.CancelledError) as error:  # raised when the others have ended
+            errors.append(error)
+        working -= 1
+        if not working:  # one wake-up for all: `gather` takes one for each
+            ended.set()
 
-    if as_tasks:
-        begin_rest()
-    beginning = loop.call_soon(begin_rest)
+    def begin(rest: deque[Call]) -> None:
+        nonlocal working
+        working += len(rest)
+        while rest:
+            tasks.append(loop.create_task(run_in_task(rest.popleft())))
+
+    left, beginning = deque(calls), None
+    if at_once:
+        left = deque([calls[0]])
+        begin(deque(calls[1:]))
+    else:
+        beginning = loop.call_soon(begin, left)
     try:
-        errors = await _await_here(left, run)
+        errors += await _await_here(left, run)
+        if tasks:
+            await ended.wait()
     except asyncio.CancelledError:
         # The tasks are our own: nobody else would end them.
         for task in tasks:
@@ -233,9 +251,8 @@ async def _await_all(
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
     finally:
-        beginning.cancel()
-    if tasks:
-        errors += filter(None, await asyncio.gather(*tasks, return_exceptions=True))
+        if beginning is not None:
+            beginning.cancel()
     if any(isinstance(error, asyncio.CancelledError) for error in errors):
         raise asyncio.CancelledError
     if errors:
