@@ -59,18 +59,22 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
     if not ctx.given.ports.look or not answer.strip():
         return end
     actions = await actions_done(ctx, answer)
+    plain = actions is None and claims_nothing(ctx.state, answer)
+    # Whose words they are is asked only where the answer has words enough to repeat an order.
+    repeats = ctx.given.containment != "off" and len(_words(answer[:_MOST_ANSWER])) >= _FEWEST
 
     def look() -> tuple[RunFinished, tuple[Issue, ...], bool]:
-        ordered = ctx.given.containment != "off" and ctx.flow.answers_hold(may_contain_order)
-        return *_with_review(end, ctx.state, Path(ctx.given.workspace.root), actions), ordered
+        ordered = repeats and ctx.flow.answers_hold(may_contain_order)
+        if plain:
+            return replace(end, looked=True, checked=0), (), ordered
+        return *full_review(end, ctx.state, Path(ctx.given.workspace.root), actions), ordered
 
-    looked, found, ordered = await asyncio.to_thread(look)
+    # To begin a thread takes longer than to find nothing in an answer that claims nothing.
+    looked, found, ordered = await asyncio.to_thread(look) if repeats or not plain else look()
     if speaks_of_earlier(ctx, found):
         actions = await actions_of_conversation(ctx, actions or ())
         looked, _, _ = await asyncio.to_thread(look)
-    # Whose words they are is folded from the log only where some text orders anything, and the answer has
-    # words enough to repeat an order.
-    ordered = ordered and len(_words(answer[:_MOST_ANSWER])) >= _FEWEST
+    # The taint is folded from the log only where some text orders anything.
     orders = (
         await asyncio.to_thread(lambda taint: tuple(repeated_orders(answer, taint)), ctx.flow.now())
         if ordered
@@ -138,15 +142,6 @@ async def _with_calibration(ctx: RunContext, end: RunFinished) -> RunFinished:
         if said is None
         else replace(end, calibrated=await asyncio.to_thread(calibration_for, home, model, said))
     )
-
-
-def _with_review(
-    end: RunFinished, state: RunState, root: Path, actions: Sequence[Action] | None
-) -> tuple[RunFinished, tuple[Issue, ...]]:
-    """Return the end of a run with the review of its answer, and the concerns."""
-    if actions is None and claims_nothing(state, end.answer):
-        return replace(end, looked=True, checked=0), ()
-    return full_review(end, state, root, actions)
 
 
 def claims_nothing(state: RunState, answer: str) -> bool:
