@@ -90,6 +90,27 @@ def claims_of(answer: str) -> tuple[Statement, ...]:
     )
 
 
+VERBS: Final[dict[str, str]] = {
+    "write": "wrote|written|created|added|saved|generated|inserted|appended",
+    "edit": "edited|changed|updated|modified|fixed|refactored|renamed|replaced|implemented|patched",
+    "delete": "deleted|removed",
+    "run": "ran|run|executed|tested",
+    "send": "sent|emailed|mailed|posted|published|submitted|transferred|paid"
+    "|booked|scheduled|deployed|pushed",
+}
+"""Past tenses of English that claim an action, by its kind."""
+ANY_VERB: Final = "|".join(VERBS.values())
+_SPEAKS: Final = re.compile(
+    rf"\b(?:{ANY_VERB}|pass|passed|fail|failed|failures?|errors?|skipped|warnings?|exit|exited)\b",
+    re.IGNORECASE,
+)
+
+
+def mentions_actions(answer: str) -> bool:
+    """Return true if an answer has a word that the action checks read; if not, the log need not be read."""
+    return _SPEAKS.search(answer) is not None
+
+
 _PLAIN_PROSE: Final = re.compile(r"(?:[^\W_]|[,;:!?'’()-]|\.(?=\s|\Z)|(?<! ) |\n(?! ))*")
 """Words and the marks of sentences. What a check looks for needs another mark: backticks, quotation marks,
 brackets, slashes, a dot inside of a word, and indentation or `>` and `|` for blocks.
