@@ -77,6 +77,7 @@ def claims_of(answer: str) -> tuple[Statement, ...]:
     """Return the claims of `answer` in order; headings, list labels and courtesies are none."""
     every = [*answer_pieces(answer)]
     for place, said in enumerate(every[1:]):
+        # `every[place]` is the piece before `said`.
         if said.kind == "code" and every[place].kind != "code":
             every[place] = replace(every[place], shown=said.text)
     idle = [
@@ -236,6 +237,7 @@ def _blocks(answer: str) -> Iterator[Statement]:  # one case per kind of block  
 
 
 def _sentences(text: str, at: int, lead: str) -> Iterator[Statement]:
+    # Masked by as many characters, so that offsets hold in the text.
     covered = _COVERED.sub(lambda match: "\x00" * len(match[0]), text)
     start = 0
     for match in [*_END.finditer(covered), None]:
@@ -320,6 +322,7 @@ def files_in(said: Statement) -> Iterator[Mention]:
     """Yield the files that a sentence names, in backticks or not; addresses and blocks of code name none."""
     if said.kind == "code":
         return
+    # Blanks of the same length, so that offsets hold in the sentence.
     text = _MARKS.sub(" ", _URL.sub(lambda match: " " * len(match[0]), said.text))
     for match in _BARE_PATH.finditer(text):
         name = match[0]
