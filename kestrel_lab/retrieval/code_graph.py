@@ -84,6 +84,7 @@ class Graph:
         )
         if not rows and (absent := absent_grammars()):
             raise missing_package(absent[0], __name__)
+        # A holder that no file defines may be an alias: then all definitions of the last part count.
         fitting = [
             row
             for row in rows
@@ -114,6 +115,7 @@ class Graph:
         last = name.rsplit(".", 1)[-1]
         if not re.fullmatch(r"\w+", last):
             raise UsageError(f"{name!r} is not a name: give that of a function, a class or a variable")
+        # The index has names in parts; the files that have all parts are searched for the whole name.
         words = index_text(last).split()
         match = " AND ".join(f'"{word}"' for word in words)
         rows = self._index.rows(

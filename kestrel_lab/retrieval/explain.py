@@ -178,6 +178,7 @@ def last_step_about(steps: tuple[RetrievalStep, ...], path: str) -> FileExplanat
             why = str(step.dropped[path])
             return FileExplanation(
                 path=path,
+                # The search writes this of files that match, but less than the ones asked for.
                 state="behind" if why.startswith("ranked ") else "dropped",
                 reason=f"step {number}, {step.retriever}: {why}",
             )
