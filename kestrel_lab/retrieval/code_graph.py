@@ -195,6 +195,7 @@ class Graph:
     def _beside(self, path: str, origin: str) -> Hit:
         text = read_text(self._index.workspace, path)
         return replace(
+            # A text is the reason why the file cannot be read: it is imported all the same.
             file_excerpt(path, ("", b"") if isinstance(text, str) else text, 1, 8, ()),
             how=self.name,
             why=f"imported by {origin}",

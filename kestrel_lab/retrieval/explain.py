@@ -104,6 +104,7 @@ def explain_missing(index: CodeIndex, path: str) -> FileExplanation | None:
     if isinstance(now, str):
         return FileExplanation(path=path, state="unread", reason=f"it is not read: {now}")
     if path in files_of(index.workspace):
+        # It is not indexed yet, but the index will leave it out.
         if why := skip_reason(path, now.size):
             return FileExplanation(path=path, state="unread", reason=f"it is not read: {why}")
         return FileExplanation(

@@ -229,6 +229,7 @@ def _split_by_score(ranked: Sequence[Ranked], weights: Weights) -> tuple[list[Ra
     least = LEAST_SHARE * max(owned, default=0.0)
     parted: tuple[list[Ranked], list[Ranked]] = ([], [])
     for one, own in zip(ranked, owned, strict=True):
+        # `False` is 0: files that are clear come first.
         parted[own < least].append(one)
     return parted
 
