@@ -790,7 +790,7 @@ def _read_table(options: type[Any]) -> Mapping[str, Opt]:
     )
 
 
-table: Final[Callable[[type[Any]], Mapping[str, Opt]]] = functools.cache(_read_table)
+table = cast("Callable[[type[Any]], Mapping[str, Opt]]", functools.cache(_read_table))
 """Returns the options of a table by name, in order; cached, since each run asks for several."""
 
 

@@ -148,7 +148,7 @@ class StepRunner:
                 context=artifacts_prompt(inputs) if goal and inputs else "",
                 model=step.model,
                 model_kind=model.kind if step.model else "real",
-                system=ctx.system_of(step) if goal else None,
+                system=ctx.system_of(step) if goal and step.instructions else None,
                 images=[]
                 if not goal or self.plan.needs()[step.id] or ctx.state.started is None
                 else ctx.state.started.images,
