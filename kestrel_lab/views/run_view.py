@@ -109,7 +109,7 @@ class RunView:
     @property
     def cites(self) -> bool:
         """Return whether the answer points at something, so that there is evidence to `mark` it with."""
-        return bool(self.answer) and bool(citations_in(self.answer))
+        return (row := self._answer) is not None and bool(citations_in(row.text))
 
     def mark(self, backed: Sequence[CitedClaim]) -> list[Change]:
         """Set the state of evidence of the answer's claims and citations; returns the changes."""
@@ -177,7 +177,11 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # one cas
         case e.StepStarted():
             return view.plan.stepped(event)
         case e.StepFinished():
-            report = notices.quality_row(event, view.plan.operation(event.step))
+            report = (
+                notices.quality_row(event, view.plan.operation(event.step))
+                if isinstance(event.output, dict)
+                else None
+            )
             return [
                 *view.plan.stepped(event),
                 *([] if report is None else [row_builders.added_row(view, report)]),
@@ -253,9 +257,8 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
         started=at,
         usage=formatting.usage_line(view.meter.usage),
     )
-    given = [
-        row_builders.notice_row(view, "info", line) for line in formatting.guidance_lines(event.guidance)
-    ]
+    guidance = formatting.guidance_lines(event.guidance) if event.guidance else []
+    given = [row_builders.notice_row(view, "info", line) for line in guidance]
     return [
         head,
         *([row_builders.added_row(view, notices.imported_from(event))] if event.imported else []),
@@ -497,25 +500,23 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
                 id="answer", role="answer", state="done", text=answer, numbers=numbers
             )
             changes.append(row.whole())
-    sure = (
-        notices.confidence_row(badge_of([*view.verdicts, event]))
-        if answer and event.outcome == "complete"
-        else None
-    )
     acted = notices.actions_done(view.actions.actions) if answer and view.given else None
     if acted is not None:
         acted.id, view.rows[ACTED] = ACTED, acted
         changes.append(acted.whole())
-    changes += [
-        row_builders.added_row(view, notice)
-        for notice in (
-            sure,
-            notices.claims_row(event.claims),
-            notices.concerns_row(event),
-            notices.next_steps(event),
-        )
-        if notice is not None
-    ]
+    # Of most answers there is nothing to say.
+    if view.verdicts or event.claims or event.concerns or event.actions or event.checked != 0:
+        sure = badge_of([*view.verdicts, event]) if answer and event.outcome == "complete" else None
+        changes += [
+            row_builders.added_row(view, notice)
+            for notice in (
+                None if sure is None else notices.confidence_row(sure),
+                notices.claims_row(event.claims),
+                notices.concerns_row(event),
+                notices.next_steps(event),
+            )
+            if notice is not None
+        ]
     reason = formatting.sanitize_short(event.reason, 1_000)
     return [
         *changes,

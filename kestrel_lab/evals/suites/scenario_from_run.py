@@ -17,7 +17,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.core.yaml.writer import entry_text
 from kestrel_lab.evals.suites.loader import repository_of
-from kestrel_lab.runtime.agent.macro_calls import recorded_tools_of
+from kestrel_lab.runtime.context.recorded_tools import recorded_tools_of
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.macros import MACRO_RUN

@@ -88,7 +88,7 @@ def run_html(view: RunView, limit: int | None = SAVED_CHARS) -> str:
         doubtful=any(isinstance(row, NoticeRow) and row.level in ("warning", "bad") for row in answer),
         facts=_facts(view),
         answer=[safe_markup(shown(row)) for row in answer],
-        did=_count_calls(work) if answer else "",
+        did=_count_calls(work) if answer and work else "",
         acted=acted,
         **_fold_rows(
             work, [*map(safe_markup, first), *missing, *map(safe_markup, last)], limit, bool(answer)
