@@ -315,7 +315,7 @@ async def run_trial(
 
 async def _records_of(lab: Services, run: Run) -> tuple[Record, ...]:
     """Return the records of a run that has ended, from memory where they are kept there."""
-    kept = lab.store.kept(run.id)
+    kept = lab.store.kept.pop(run.id, None)
     if kept is None and run.ctx is not None:
         await run.ctx.on_disk()  # at once where that was waited for; `Run.records` would always wait
     return tuple(lab.store.records(run.id) if kept is None else kept)
