@@ -563,10 +563,12 @@ def _set_up(
 
     Raises `UsageError` where the steps to come need what is not there, or a sandbox does not work.
     """
-    macros = MacroRegistry(lab.store, project)
-    listed = once(series, "macros", place, macros.list)
-    toolbox = offer_macros(with_declarations(known, lab.store), macros, listed, state)
-    toolbox = with_skills(toolbox, skills)
+    toolbox = with_declarations(known, lab.store)
+    listed = once(series, "macros", place, lambda: MacroRegistry(lab.store, project).list())
+    if listed or (state is not None and state.macros):
+        toolbox = offer_macros(toolbox, MacroRegistry(lab.store, project), listed, state)
+    if skills:
+        toolbox = with_skills(toolbox, skills)
     toolbox, growth = lab.registry.grown(toolbox, place.root, expand)
     _check_sandbox(lab, toolbox, place)
     check_steps(steps, toolbox, OPERATIONS, resolve)
