@@ -31,9 +31,9 @@ _EVERYBODYS = (apsw.FullError, apsw.BusyError, apsw.IOError, apsw.ReadOnlyError)
 BATCH = 256
 LINGER_S = 0.004
 
-_MOST_ROWS = 8
-"""Events of one statement: those of a turn with three calls. Each number of rows is a statement of its own,
-and to compile one takes SQLite as long as to insert twenty rows.
+_MOST_ROWS = 12
+"""Events of one statement: those of a turn with three calls whose files are watched. Each number of rows is
+a statement of its own, and to compile one takes SQLite as long as to insert twenty rows.
 """
 _INSERT = "INSERT INTO events(run_id, seq, eid, at, type, ref, body, epoch, hash) VALUES "
 _ROW = "(?,?,?,?,?,?,?,?,?)"

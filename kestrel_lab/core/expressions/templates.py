@@ -179,10 +179,10 @@ _REFERENCE = re.compile(r"\$\{(?:previous|steps\[\d{1,3}\])\.content(?:\.[\w-]+|
 def is_chained(args: Json) -> bool:
     """Return whether a value anywhere in `args` refers to an earlier answer."""
     todo = [args]
-    while todo:
-        value = todo.pop()
+    for value in todo:  # which grows by what it holds
         if isinstance(value, str):
-            if _REFERENCE.fullmatch(value):
+            # Asked of every argument of every call: hardly one begins like a reference.
+            if value.startswith("${") and _REFERENCE.fullmatch(value):
                 return True
         elif isinstance(value, dict):
             todo += value.values()

@@ -47,7 +47,7 @@ class FileTrace(Struct, frozen=True):
     calls: Sequence[Call]
     """All of the turn."""
     _begun: dict[str, _Trace] = field(default_factory=dict)
-    """By author, what calls share that begin before the event loop turns over."""
+    """By author, what calls share that begin while one of them works."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Proceed; before the answer, record what flowed through files and their content before and after."""
@@ -119,16 +119,15 @@ class FileTrace(Struct, frozen=True):
         """Proceed with a call of which only the changes matter: its author counts as having read every
         tainted file.
 
-        Calls of one author that begin before the event loop turns over share one trace, from the first
-        beginning to the last end: each of them may have made any change of that time. Until the last end
-        every file that changes counts as tainted.
+        Calls of one author that work at the same time share one trace, from the first beginning to the last
+        end: each of them may have made any change of that time. Until the last end every file that changes
+        counts as tainted.
         """
         if (trace := self._begun.get(author)) is None:
             trace, also = begin(), list[str]()
             trace.before = files.stamps(self.ctx.given.workspace, most=_SMALL)
             if trace.before.whole:
                 self._begun[author] = trace
-                asyncio.get_running_loop().call_soon(self._begun.pop, author, None)
                 also = [one.id for one in self.calls if one.id != call.id]
             else:  # too much for the event loop
                 trace.before = await asyncio.to_thread(files.stamps, self.ctx.given.workspace)
@@ -140,7 +139,7 @@ class FileTrace(Struct, frozen=True):
         finally:
             trace.working -= 1
             if last := not trace.working:
-                # Ended at once: the next call begins a new trace.
+                # Ended: the next call begins a new trace.
                 if self._begun.get(author) is trace:
                     del self._begun[author]
             elif result is not None:

@@ -75,27 +75,36 @@ async def run_turn(step: Step, conversation: Conversation, ctx: RunContext, appr
     then `ApprovalRequired` is raised.
     """
     most, left, turned = ctx.given.limits.calls_per_turn, conversation.open_requests, False
+    chained = {request.id for request in conversation.requests if is_chained(request.args)}
     while left:
         # A call that refers to an answer of its turn waits for those before it: its arguments are what is
         # asked about.
         size = next(
-            (place for place, request in enumerate(left) if place and is_chained(request.args)), len(left)
+            (place for place, request in enumerate(left) if place and request.id in chained), len(left)
         )
-        turned = await run_requests(left[: min(most, size)], step, ctx, approvals) or turned
+        turned = (
+            await run_requests(left[: min(most, size)], step, ctx, approvals, chained=bool(chained)) or turned
+        )
         left = left[min(most, size) :]
     return turned
 
 
 async def run_requests(
-    requests: Sequence[ToolRequest], step: Step, ctx: RunContext, approvals: RunApprovals
+    requests: Sequence[ToolRequest],
+    step: Step,
+    ctx: RunContext,
+    approvals: RunApprovals,
+    *,
+    chained: bool = False,
 ) -> bool:
-    """Answer `requests`, at most as many as may run at once. Contract: `run_turn`."""
+    """Answer `requests`, at most as many as may run at once, of a turn in which calls refer to answers of
+    others if it is `chained`. Contract: `run_turn`.
+    """
     if len(requests) == 1:
         await ctx.yield_control()
     else:  # several calls become tasks, which let the event loop turn over
         ctx.check_going()
     state, toolbox = ctx.state, ctx.tools
-    chained = any(is_chained(request.args) for request in state.conversation(step.id).requests)
     record = RecordAnswer(
         ctx.emit,
         lambda call, value: (
@@ -121,7 +130,11 @@ async def run_requests(
     order = TurnOrder(calls, together, alone, ctx.alone)
     handler = compose_layers(
         _tool_handler(
-            step, ctx, toolbox, approvals, lambda request: run_requests([request], step, ctx, approvals)
+            step,
+            ctx,
+            toolbox,
+            approvals,
+            lambda request: run_requests([request], step, ctx, approvals, chained=chained),
         ),
         record,
         *((ctx.nested,) if ctx.nested is not None else ()),
@@ -152,7 +165,7 @@ async def run_requests(
         return False
     if pure := all(call.effect == "pure" for call in calls):
         await ctx.yield_control()
-    return await _await_all(calls, one, as_tasks=not pure)
+    return await _await_all(calls, one, at_once=not pure)
 
 
 async def _run_one(handler: Handler, order: TurnOrder, ctx: RunContext, call: Call) -> None:
@@ -205,27 +218,42 @@ async def _prepare_calls(
 
 
 async def _await_all(
-    calls: Sequence[Call], run: Callable[[Call], Coroutine[Any, Any, None]], *, as_tasks: bool
+    calls: Sequence[Call], run: Callable[[Call], Coroutine[Any, Any, None]], *, at_once: bool
 ) -> bool:
     """Run all calls beside each other, then raise what matters most: a real error before a wish for approval,
     with the others as notes.
 
     Returns whether the event loop turned over. A task costs more than a call that never waits for anything.
-    So unless `as_tasks` the calls are awaited here one after the other, and as soon as one waits the event
-    loop begins the rest, each in a task: in the same order and at the same time as ever. Calls that wait for
-    the disk are to begin in one turn of the loop, so that they share a commit.
+    So the calls are awaited here one after the other, and as soon as one waits the event loop begins the
+    rest, each in a task: in the same order and at the same time as ever. With `at_once` all begin in the same
+    turn of the loop, the first one here: so calls that wait for the disk share a commit.
     """
-    loop, left, tasks = asyncio.get_running_loop(), deque(calls), list[asyncio.Task[None]]()
+    loop, tasks, errors = asyncio.get_running_loop(), list[asyncio.Task[None]](), list[BaseException]()
+    working, ended = 0, asyncio.Event()
 
-    def begin_rest() -> None:
-        while left:
-            tasks.append(loop.create_task(run(left.popleft())))
+    async def run_in_task(call: Call) -> None:
+        nonlocal working
+        try:
+            await _collect_error(run(call), errors)
+        finally:
+            working -= 1
+            if not working:  # one wake-up for all: `gather` takes one for each
+                ended.set()
 
-    if as_tasks:
-        begin_rest()
-    beginning = loop.call_soon(begin_rest)
+    def begin(rest: deque[Call]) -> None:
+        nonlocal working
+        working += len(rest)
+        tasks.extend([loop.create_task(run_in_task(call)) for call in rest])
+        rest.clear()
+
+    here = deque(calls[:1] if at_once else calls)
+    begin(deque(calls[len(here) :]))
+    beginning = loop.call_soon(begin, here)
     try:
-        errors = await _await_here(left, run)
+        while here:
+            await _collect_error(run(here.popleft()), errors)
+        if tasks:
+            await ended.wait()
     except asyncio.CancelledError:
         # The tasks are our own: nobody else would end them.
         for task in tasks:
@@ -234,34 +262,28 @@ async def _await_all(
         raise
     finally:
         beginning.cancel()
-    if tasks:
-        errors += filter(None, await asyncio.gather(*tasks, return_exceptions=True))
-    if any(isinstance(error, asyncio.CancelledError) for error in errors):
-        raise asyncio.CancelledError
     if errors:
-        raise most_severe(errors)
+        # That the run is interrupted comes before all.
+        raise next((error for error in errors if isinstance(error, asyncio.CancelledError)), None) or (
+            most_severe(errors)
+        )
     return bool(tasks)
 
 
-async def _await_here(
-    left: deque[Call], run: Callable[[Call], Coroutine[Any, Any, None]]
-) -> list[BaseException]:
-    """Take calls off `left` and run them one after the other; return what they raised.
+async def _collect_error(running: Coroutine[Any, Any, None], errors: list[BaseException]) -> None:
+    """Await a call, and keep what it raises for when the others have ended.
 
     Raises `CancelledError` where this task is cancelled.
     """
-    errors: list[BaseException] = []
-    while left:
-        try:
-            await run(left.popleft())
-        except (Exception, asyncio.CancelledError) as error:  # raised when the others have ended
-            if (
-                isinstance(error, asyncio.CancelledError)
-                and cast("asyncio.Task[Any]", asyncio.current_task()).cancelling()
-            ):
-                raise
-            errors.append(error)
-    return errors
+    try:
+        await running
+    except (Exception, asyncio.CancelledError) as error:  # each is raised, or a note of what is
+        errors.append(error)
+        if (
+            isinstance(error, asyncio.CancelledError)
+            and cast("asyncio.Task[Any]", asyncio.current_task()).cancelling()
+        ):
+            raise
 
 
 def _prepare(

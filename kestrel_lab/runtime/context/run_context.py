@@ -146,8 +146,10 @@ class RunContext:
     _reading: Toolbox | None = None
     _queued: bool = False
     """Whether an event was recorded since the last commit was asked for."""
+    _asking: list[asyncio.Future[None]] | None = None
+    """Who waits for a commit that will be asked for when the event loop turns over; `None` for nobody."""
     _waiting: list[asyncio.Future[None]] | None = None
-    """Who waits for that commit; `None` when it is done."""
+    """Who waits for the commit that was asked for last; `None` when it is done."""
     _failure: BaseException | None = None
     _in_order: bool = True
     """Whether the state was made of the events in the order of the log; a decision from elsewhere may come
@@ -333,22 +335,15 @@ class RunContext:
         if last and self.given.ports.stored_behind:
             self._check_refused()
             return
-        if self._queued:
-            await asyncio.sleep(0)  # the other calls of a turn record that they begin, and share the commit
         loop = asyncio.get_running_loop()
-        if self._queued:
-            waiting: list[asyncio.Future[None]] = []
-            self._queued, self._waiting = False, waiting
-            self.services.store.on_disk().add_done_callback(
-                lambda done: (
-                    None
-                    if loop.is_closed()
-                    else loop.call_soon_threadsafe(self._committed, waiting, done.exception())
-                )
-            )
+        if self._queued and self._asking is None:
+            self._asking = []
+            # Not at once: the other calls of a turn record that they begin, and share the commit.
+            loop.call_soon(self._ask_for_commit, loop)
         # A caller that emitted nothing still has to wait for what others emitted.
-        if self._waiting is not None:
-            self._waiting.append(waiter := loop.create_future())
+        waiting = self._waiting if self._asking is None else self._asking
+        if waiting is not None:
+            waiting.append(waiter := loop.create_future())
             await waiter
         self._check_refused()
 
@@ -356,6 +351,20 @@ class RunContext:
         """Raise the store's error if an event was refused."""
         if self._failure is not None:
             raise self._failure
+
+    def _ask_for_commit(self, loop: asyncio.AbstractEventLoop) -> None:
+        waiting, self._asking, self._queued = self._asking or [], None, False
+        self._waiting = waiting
+        try:
+            self.services.store.on_disk().add_done_callback(
+                lambda done: (
+                    None
+                    if loop.is_closed()
+                    else loop.call_soon_threadsafe(self._committed, waiting, done.exception())
+                )
+            )
+        except StoreError as error:  # the log was closed meanwhile
+            self._committed(waiting, error)
 
     def _committed(self, waiting: list[asyncio.Future[None]], error: BaseException | None) -> None:
         if self._waiting is waiting:
