@@ -239,7 +239,10 @@ async def run_trial(
                 ),
                 ports=replace(
                     ports,
-                    stored_behind=stored_behind and goal == scenario.goal,
+                    # A hook is called when all of its run is written.
+                    stored_behind=stored_behind
+                    and goal == scenario.goal
+                    and lab.options.get("hooks") is None,
                     early_stopping=EarlyStopping(lab.store, scenario) if watched else None,
                 ),
                 output=scenario.output or None,
