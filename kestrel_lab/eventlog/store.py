@@ -140,8 +140,10 @@ class SessionStore:
         self._begun: set[str] = set()
         """Those that this store created: they share no events of another run."""
         self._conversations = shared_conversation.ConversationCache(self.query)
-        self._kept: dict[str, list[Record]] = {}
-        """Events that this store queued, of runs whose records are asked for before they are on disk."""
+        self.kept: dict[str, list[Record]] = {}
+        """By run that was created with `keep`, its records as `records` gives them once on disk; until
+        somebody takes them.
+        """
         self._tails: dict[str, str] = {}
         """The id of the last event that this store appended to a run."""
         self.results = ResultStore(self.path.parent / "results")
@@ -156,11 +158,11 @@ class SessionStore:
     ) -> float:
         """Queue a run in state PLANNING with `started` as its first event, in one transaction.
 
-        Returns the event's time: `at`, if it was begun elsewhere. With `keep` its events stay in memory until
-        somebody takes them, see `kept`.
+        Returns the event's time: `at`, if it was begun elsewhere. With `keep` its events stay in memory too,
+        see `kept`.
         """
         if keep:
-            self._kept[run_id] = []
+            self.kept[run_id] = []
         now = time.time() if at is None else at
         columns = (
             started.goal,
@@ -281,7 +283,7 @@ class SessionStore:
     ) -> Append:
         ref = event.question or event.call if isinstance(event, _DECIDED) else None
         eid = f"{self.session}-{next(self._numbers)}"
-        if (kept := self._kept.get(run_id)) is not None:
+        if (kept := self.kept.get(run_id)) is not None:
             kept.append(Record(run_id=run_id, seq=len(kept) + 1, eid=eid, at=at, event=event))
         return Append(
             run_id,
@@ -390,12 +392,6 @@ class SessionStore:
                 found[0], event=replace(started, earlier=self._conversations.get(lineage[0][0]))
             )
         return found
-
-    def kept(self, run_id: str) -> list[Record] | None:
-        """Take the records of a run that was created with `keep`, as `records` gives them once they are on
-        disk; `None` where they are not kept, or not any more.
-        """
-        return self._kept.pop(run_id, None)
 
     def state(self, run_id: str) -> RunState:
         """What the run's events make it: the newest usable snapshot, and the events behind it.

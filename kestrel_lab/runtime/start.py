@@ -44,7 +44,7 @@ from kestrel_lab.permissions.rulebook import (
     rules_from_json,
 )
 from kestrel_lab.runtime.approvals.decide import RunApprovals
-from kestrel_lab.runtime.context.dependencies import Series
+from kestrel_lab.runtime.context.dependencies import Series, once
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import (
     GivenTexts,
@@ -139,7 +139,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
     plan, output, citations = _plan_of(options, goal, usual)
     steps = () if plan is None else all_steps(plan.steps)
     given = _given_anew(lab, options, rules, output, look=citations[0] != "off")
-    place, model, series = given.workspace, given.model, given.ports.series
+    place, model = given.workspace, given.model
     if is_adapter(model):
         model.check(place.root)
         if options.get("tools") is None and plan is None:
@@ -151,7 +151,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
     texts = GivenTexts()
     if agents and not is_adapter(model):
         read = partial(_given_texts, lab, place, trial=bool(options["scenario"]))
-        texts = read() if series is None else series.once("texts", place, read)
+        texts = once(given.ports.series, "texts", place, read)
     copy = {} if began is None or str(place.root) != began.private_copy.get("folder") else began.private_copy
     project = began.workspace if began is not None and copy else str(place.root)
     toolbox, growth = _set_up(
@@ -163,7 +163,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
         expand=options.get("expand"),
         steps=steps_without(late, steps) if late else steps,
         resolve=given.resolve,
-        series=series,
+        series=given.ports.series,
     )
     if LOAD_SKILL not in toolbox:
         texts = replace(texts, skills={})
@@ -567,8 +567,10 @@ def _set_up(
     Raises `UsageError` where the steps to come need what is not there, or a sandbox does not work.
     """
     macros = MacroRegistry(lab.store, project)
-    listed = macros.list() if series is None else series.once("macros", place, macros.list)
-    toolbox = offer_macros(with_declarations(known, lab.store), macros, listed, state)
+    toolbox = with_declarations(known, lab.store)
+    listed = once(series, "macros", place, macros.list)
+    if listed or (state is not None and state.macros):
+        toolbox = offer_macros(toolbox, macros, listed, state)
     if skills:
         toolbox = with_skills(toolbox, skills)
     toolbox, growth = lab.registry.grown(toolbox, place.root, expand)

@@ -49,7 +49,9 @@ class ConversationDigest:
 
     def __init__(self, workspace: Path, like: ConversationDigest | None = None) -> None:
         """`like` is that of another trial in the same folder: what it found out is not found out again."""
-        self._hide_folder = folder_hidden(workspace) if like is None else like._hide_folder
+        self._hide_folder: Callable[[str], str] = (
+            folder_hidden(workspace) if like is None else like._hide_folder
+        )
         self._calls: list[str] = []
         self._chance = False
         self._tools: list[tuple[tuple[ToolSpec, ...], str]] = [((), "[]")] if like is None else like._tools

@@ -33,7 +33,7 @@ from kestrel_lab.models.cassettes.recorder import AbsentModel, TrialCassette
 from kestrel_lab.models.learned_router import ROUTER, learned_model
 from kestrel_lab.models.router import ROUTE, model_router, read_routes
 from kestrel_lab.models.wrapper import ModelWrapper
-from kestrel_lab.runtime.context.dependencies import Ports, Series
+from kestrel_lab.runtime.context.dependencies import Ports, Series, once
 from kestrel_lab.runtime.context.toolboxes import chosen_tools
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.workflows.loader import plan_for
@@ -76,7 +76,7 @@ class PreparedSuite:
     batches: Batches | None = None
     """What gathers model calls into batches, where that was asked for."""
 
-    series: Series = field(default_factory=Series)
+    series: Series = field(default_factory=dict)
     """What its trials prepare once."""
     config_tools: Mapping[str, Toolbox] = field(default_factory=dict)
     """By configuration, for those that bring tools of their own."""
@@ -109,7 +109,7 @@ class PreparedSuite:
         `trial` is equal for a trial that is made again in the same eval run after its process died.
         """
         workspace = place.root
-        first = self.series.once("digest", place, partial(ConversationDigest, workspace))
+        first = once(self.series, "digest", place, partial(ConversationDigest, workspace))
         calls = ConversationDigest(workspace, first)
         if self.batches is not None:
             with self.batches.trial(trial, calls, workspace) as batched:

@@ -239,7 +239,10 @@ async def run_trial(
                 ),
                 ports=replace(
                     ports,
-                    stored_behind=stored_behind and goal == scenario.goal,
+                    # A hook is called when all of its run is written.
+                    stored_behind=stored_behind
+                    and goal == scenario.goal
+                    and lab.options.get("hooks") is None,
                     early_stopping=EarlyStopping(lab.store, scenario) if watched else None,
                 ),
                 output=scenario.output or None,
@@ -315,7 +318,7 @@ async def run_trial(
 
 async def _records_of(lab: Services, run: Run) -> tuple[Record, ...]:
     """Return the records of a run that has ended, from memory where they are kept there."""
-    kept = lab.store.kept(run.id)
+    kept = lab.store.kept.pop(run.id, None)
     if kept is None and run.ctx is not None:
         await run.ctx.on_disk()  # at once where that was waited for; `Run.records` would always wait
     return tuple(lab.store.records(run.id) if kept is None else kept)

@@ -42,22 +42,21 @@ def _file_gatherer() -> Gatherer:
     return FileGatherer()
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Runs that begin alike, such as the trials of a suite: what each would prepare anew is prepared once."""
+Series = dict[tuple[str, str], Any]
+"""What runs that begin alike, such as the trials of a suite, have in common: prepared once, see `once`."""
 
-    _prepared: dict[tuple[str, str], Any] = field(default_factory=dict)
 
-    def once(self, what: str, place: Workspace, make: Callable[[], T]) -> T:
-        """Return what runs in `place` have in common, which `make` makes for the first of them; made for each
-        where the workspace is one that runs write in.
-        """
-        if not place.read_only:
-            return make()
-        key = what, str(place.root)
-        if key not in self._prepared:
-            self._prepared[key] = make()
-        return cast("T", self._prepared[key])
+def once(series: Series | None, what: str, place: Workspace, make: Callable[[], T]) -> T:
+    """Return what the runs of a series in `place` have in common, which `make` makes for the first of them.
+
+    It is made for each without a series, and in a workspace that runs can write in.
+    """
+    if series is None or not place.read_only:
+        return make()
+    key = what, str(place.root)
+    if key not in series:
+        series[key] = make()
+    return cast("T", series[key])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -229,7 +229,7 @@ class RunContext:
     def adopt(self, event: Event, at: float) -> None:
         """Take in an event that is in the log already."""
         self._in_order = False  # it may stand before events that were applied earlier
-        self.services.store.kept(self.run_id)  # which has not seen it
+        self.services.store.kept.pop(self.run_id, None)  # they lack it
         self.state.apply(event, at)
         self.flow.take(event)
         self.tell(event)
@@ -324,7 +324,7 @@ class RunContext:
         self._check_going()
 
     def _check_going(self) -> None:
-        self.check_refused()
+        self._check_refused()
         if limit := self.clock.overdue:
             raise self.out_of_time(limit)
 
@@ -333,7 +333,7 @@ class RunContext:
         refused. The `last` wait of a run is left to what is `stored_behind` it.
         """
         if last and self.given.ports.stored_behind:
-            self.check_refused()
+            self._check_refused()
             return
         loop = asyncio.get_running_loop()
         if self._queued and self._asking is None:
@@ -345,9 +345,9 @@ class RunContext:
         if waiting is not None:
             waiting.append(waiter := loop.create_future())
             await waiter
-        self.check_refused()
+        self._check_refused()
 
-    def check_refused(self) -> None:
+    def _check_refused(self) -> None:
         """Raise the store's error if an event was refused."""
         if self._failure is not None:
             raise self._failure

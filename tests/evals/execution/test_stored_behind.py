@@ -13,6 +13,7 @@ from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.lab import Lab
+from kestrel_lab.middleware.hooks import Hooks, Phase
 from kestrel_lab.testing import FixedCheck, ScriptedModel
 
 MODEL = ScriptedModel(lambda request: [("look", {})] if request.messages[-1].role == "user" else "yes")
@@ -47,6 +48,24 @@ def test_a_check_sees_the_records_that_the_log_has(tmp_path: Path, effect: str) 
     assert len(result.rows) == len(check.trials) == 6
     for trial in check.trials:
         assert list(trial.records) == lab.store.records(trial.records[0].run_id)
+    lab.close()
+
+
+def test_a_hook_finds_its_trial_on_disk(tmp_path: Path) -> None:
+    """The hook after a run is called when all is written, also in a trial that nobody waits for otherwise."""
+    found, hooks = list[str](), Hooks()
+
+    @hooks.on("after_run")
+    def after_run(phase: Phase) -> None:
+        store = SessionStore(tmp_path / "home" / "kestrel.db")
+        found.append(str(store.run(phase.run).status))
+        store.close()
+
+    lab = Lab(tmp_path / "home", env={}, hooks=hooks)
+    scenarios = tuple(Scenario(id=f"s{n}", goal="go", checks=(FixedCheck(passes=True),)) for n in range(3))
+    suite = Suite(name="s", scenarios=scenarios)
+    asyncio.run(lab.eval(suite, configs={"m": ScriptedModel(lambda _: "yes")}))
+    assert found == ["COMPLETE"] * 3
     lab.close()
 
 
