@@ -121,12 +121,13 @@ class SearchAgent(SearchBounds):
 
     def step(self, id: str, goal: str) -> Step:  # as in `Step`  # noqa: A002
         """Return a step of a plan that searches the web for `goal`; raises `UsageError` like `Step`."""
-        args = {"question": goal} | {one.name: getattr(self, one.name) for one in fields(SearchBounds)}
-        asked = escape_template(args)
         return Step(
             id=id,
             operation="websearch",
-            args=asked,
+            # Braces in a goal are no references.
+            args=escape_template(
+                {"question": goal} | {one.name: getattr(self, one.name) for one in fields(SearchBounds)}
+            ),
             model=self.model,
             instructions=self.instructions,
             tools=("web_results", "web_page"),
@@ -171,14 +172,17 @@ class GraphAgent(Repeats, Named):
 
     def plan(self, goal: str) -> Plan:
         """Return the plan of the graph; raises `UsageError` for an invalid graph."""
-        shape = along_edges(
-            [_part(name, node, goal) for name, node in self.nodes.items()],
-            [_edge(way) for way in self.edges],
-            self,
-            start=(self.start,) if isinstance(self.start, str) else self.start,
-            name=self.name,
+        return _plan_of(
+            along_edges(
+                [_part(name, node, goal) for name, node in self.nodes.items()],
+                [_edge(way) for way in self.edges],
+                self,
+                # A text is a sequence, too: its letters would be taken for nodes.
+                start=(self.start,) if isinstance(self.start, str) else self.start,
+                name=self.name,
+            ),
+            goal,
         )
-        return _plan_of(shape, goal)
 
 
 @dataclass(frozen=True)
@@ -234,9 +238,15 @@ class Council(Voting, Named):
 
     def plan(self, goal: str) -> Plan:
         """Return the plan of the council; raises `UsageError` for an invalid one."""
-        members = [_part(agent.name, agent, goal) for agent in self.members]
-        chair = _part(self.chair.name, self.chair, goal)
-        return _plan_of(council_plan(members, chair, self, name=self.name), goal)
+        return _plan_of(
+            council_plan(
+                [_part(agent.name, agent, goal) for agent in self.members],
+                _part(self.chair.name, self.chair, goal),
+                self,
+                name=self.name,
+            ),
+            goal,
+        )
 
 
 @dataclass(frozen=True)
@@ -268,13 +278,12 @@ def with_goal(text: str, scope: Mapping[str, Json]) -> str:
     inserted.
     """
     if unknown := sorted(referenced_names(text) - set(scope)):
-        msg = (
+        raise UsageError(
             f"{{{{{unknown[0]}}}}} is neither the goal nor a declared input; "
             f"{did_you_mean(unknown[0], scope)}. What steps make is consumed, not put in"
         )
-        raise UsageError(msg)
-    found = render_template(f"{text} ", scope)  # the space, so that a text that is all reference stays text
-    return str(found)[:-1]
+    # With the space a text that is one reference stays a text; alone it would become the value.
+    return str(render_template(f"{text} ", scope))[:-1]
 
 
 def _edge(way: Way) -> Edge:
@@ -295,10 +304,14 @@ def _named(nodes: Mapping[str, Node] | Sequence[LLMAgent]) -> Mapping[str, Node]
 
 def _part(name: str, node: Node, goal: str) -> Part:
     if not isinstance(node, Step | LLMAgent | tuple):
-        plan = node if isinstance(node, Plan) else node.plan(goal)
-        return Part(replace(plan_step(name, plan), produces=(name,)), fed=True)
+        return Part(
+            replace(plan_step(name, node if isinstance(node, Plan) else node.plan(goal)), produces=(name,)),
+            fed=True,
+        )
     if isinstance(node, Step):
-        step = replace(node, id=name, produces=node.produces or (name,))
-        return Part(step, fed=bool(node.goal) and not node.consumes)
+        return Part(
+            replace(node, id=name, produces=node.produces or (name,)),
+            fed=bool(node.goal) and not node.consumes,
+        )
     agent, text = node if isinstance(node, tuple) else (node, f"{{{{{GOAL}}}}}")
     return Part(replace(agent.step(name, with_goal(text, {GOAL: goal})), produces=(name,)), fed=True)

@@ -144,7 +144,8 @@ def pytest_runtest_makereport(
 
         item.stash[_FAILURE] = f"the test failed: {call.excinfo.exconly().splitlines()[0]}"
         if isinstance(call.excinfo.value, KestrelError):
-            report.when = _TRIAL  # type: ignore[assignment]  # in a "call" it would be a failure
+            # pytest counts an error in the phase "call" as a failure.
+            report.when = _TRIAL  # type: ignore[assignment]
     return report
 
 
@@ -159,7 +160,8 @@ def kestrel(request: pytest.FixtureRequest) -> Iterator[Kestrel]:
     suite = os.path.relpath(node.path, request.config.rootpath).replace(os.sep, "/")
     try:
         source = inspect.getsource(request.function)
-    except OSError:  # a function that was made without a file
+    except OSError:
+        # A function that was made without a file has no source.
         source = ""
     test = node.nodeid.partition("::")[2].replace("::", ".")
     given = Kestrel(session_of(request.config).trials, suite, test, Path(node.path), source)
@@ -194,7 +196,8 @@ class Session:
         """The lab of the root folder, opened when it is first needed."""
         from kestrel_lab.lab import Lab
 
-        with chdir(self._config.rootpath):  # where `kestrel` is typed by hand, with the same log
+        # The folder where `kestrel` is typed by hand, so that the log is the same.
+        with chdir(self._config.rootpath):
             return Lab()
 
     @cached_property
@@ -223,7 +226,8 @@ class Session:
                 # What one of them lacks is said of that one.
                 found = self.trials.cases(suite, [item.asked], epochs)
             self._cases |= {(place, pair): case for pair, case in found.items()}
-        return self._cases.pop((place, item.asked))  # an item that is run again is measured again
+        # Taken out: an item that is run again is measured again.
+        return self._cases.pop((place, item.asked))
 
     def _together(self, item: SuiteItem) -> list[tuple[str, str]]:
         """Return what is measured with an item: all of its suite that was selected and is still to come.
@@ -244,7 +248,7 @@ class Session:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a process of pytest-xdist which session it is part of."""
+        """Send a process of pytest-xdist the session that it is part of."""
         node.workerinput["kestrel_session"] = self._name
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

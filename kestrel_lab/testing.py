@@ -73,14 +73,19 @@ class ScriptedModel:
             for word in re.findall(r"\S+\s*", turn):
                 on_delta(word)
             return ModelAnswer(text=turn, usage=self._usage, model=self._name)
-        calls = tuple(
-            ToolRequest(id=str(place), name=name, args=args) for place, (name, args) in enumerate(turn)
+        return ModelAnswer(
+            calls=tuple(
+                ToolRequest(id=str(place), name=name, args=args) for place, (name, args) in enumerate(turn)
+            ),
+            usage=self._usage,
+            model=self._name,
+            finish="tool_calls",
         )
-        return ModelAnswer(calls=calls, usage=self._usage, model=self._name, finish="tool_calls")
 
     def _turn(self, request: ModelRequest) -> Turn:
         if callable(self._turns):
             return self._turns(request)
+        # Turns of the runs that this one follows are not of this script.
         played = sum(message.role == "assistant" and not message.earlier for message in request.messages)
         if played >= len(self._turns):
             raise ModelError(

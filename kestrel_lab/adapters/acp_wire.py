@@ -122,8 +122,10 @@ class AcpWire:
         if session is None:
             text = "the agent has no sessions"
             return {**_head(message), "error": {"code": -32600, "message": text}}
-        sees = (session.get("prompt") or {}).get("image") is not None
-        can = {"sessionCapabilities": {"resume": {}}, "promptCapabilities": {"image": sees}}
+        can = {
+            "sessionCapabilities": {"resume": {}},
+            "promptCapabilities": {"image": (session.get("prompt") or {}).get("image") is not None},
+        }
         return {**_head(message), "result": {"protocolVersion": 2, "agentCapabilities": can}}
 
     def _update(self, session: str, update: Message) -> Iterator[Message]:
@@ -139,8 +141,7 @@ class AcpWire:
             self._said[update["messageId"]] = text
             # A message that was replaced by another one cannot be taken back: what is new is said after it.
             if new := text.removeprefix(before):
-                chunk = {"type": "text", "text": new}
-                yield {"sessionUpdate": "agent_message_chunk", "content": chunk}
+                yield {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": new}}
         elif kind in ("tool_call_update", "tool_call_content_chunk"):
             yield self._call(update)
         elif kind == "terminal_update" and isinstance(update.get("output"), dict):
@@ -183,8 +184,11 @@ class AcpWire:
         if update.get("sessionUpdate") != "state_update" or update.get("state") != "idle":
             return
         if (why := update.get("stopReason")) is not None and session in self._prompts:
-            known = why if why in _STOPS else "refusal"
-            yield {"jsonrpc": "2.0", "id": self._prompts.pop(session), "result": {"stopReason": known}}
+            yield {
+                "jsonrpc": "2.0",
+                "id": self._prompts.pop(session),
+                "result": {"stopReason": why if why in _STOPS else "refusal"},
+            }
 
 
 def _asked(message: Message) -> Message:
@@ -194,8 +198,11 @@ def _asked(message: Message) -> Message:
     if subject.get("type") == "tool_call":
         call = _call_fields({k: v for k, v in subject["toolCall"].items() if v is not None})
     elif subject.get("type") == "command":
-        given = {"command": subject["command"], "cwd": subject["cwd"]}
-        call = {"title": subject["command"], "kind": "execute", "rawInput": given}
+        call = {
+            "title": subject["command"],
+            "kind": "execute",
+            "rawInput": {"command": subject["command"], "cwd": subject["cwd"]},
+        }
         if subject.get("toolCallId"):
             call["toolCallId"] = subject["toolCallId"]
     else:

@@ -124,13 +124,15 @@ class AcpAdapter:
         from acp import RequestError, connect_to_agent
         from acp.schema import ClientCapabilities, ImageContentBlock, Implementation, TextContentBlock
 
-        wire = AcpWire(
-            reader=running.program.stdout,
-            writer=running.program.stdin,
-            refused=running.note,
-            version=self.version,
+        connection = connect_to_agent(
+            cast("Any", client),
+            AcpWire(
+                reader=running.program.stdout,
+                writer=running.program.stdin,
+                refused=running.note,
+                version=self.version,
+            ),
         )
-        connection = connect_to_agent(cast("Any", client), wire)
         try:
             about = Implementation(name="kestrel-lab", title="kestrel_lab", version=__version__)
             known = await connection.initialize(
@@ -153,10 +155,11 @@ class AcpAdapter:
                 ImageContentBlock(type="image", data=image.data, mime_type=image.media_type)
                 for image in task.images
             ]
-            done = await connection.prompt(
-                session_id=client.session, prompt=[*images, TextContentBlock(type="text", text=text)]
+            client.end(
+                await connection.prompt(
+                    session_id=client.session, prompt=[*images, TextContentBlock(type="text", text=text)]
+                )
             )
-            client.end(done)
         except RequestError as error:
             raise ModelError(
                 f"{self.name} failed: {error}{f' ({error.data})' if error.data else ''}"
@@ -215,13 +218,17 @@ class _Client:
         if self._may_spend is None or spent < self._may_spend:
             return
         self._flush_last()
-        text = f"the limit of ${self._may_spend:g} is reached: ${spent:.4f} spent"
-        self.reported.put_nowait(LimitError("cost_usd", text))
+        self.reported.put_nowait(
+            LimitError("cost_usd", f"the limit of ${self._may_spend:g} is reached: ${spent:.4f} spent")
+        )
 
     def _flush_last(self) -> None:
         """Report what was said so far, with what it cost."""
-        usage = Usage(cost_usd=self._cost or 0.0)
-        self.reported.put_nowait(self._parts.turn(ModelAnswer(usage=usage), self.session, counted=False))
+        self.reported.put_nowait(
+            self._parts.turn(
+                ModelAnswer(usage=Usage(cost_usd=self._cost or 0.0)), self.session, counted=False
+            )
+        )
 
     def _call(self, update: Any) -> None:
         known = update.tool_call_id
@@ -249,11 +256,14 @@ class _Client:
             if known not in self._open:
                 self._flush()
             self._open.discard(known)
-            text = self._content.pop(known, "") or (
-                "" if update.raw_output is None else str(update.raw_output)
-            )
             self.reported.put_nowait(
-                ToolDone(call=known, text=text, error=update.status == "failed", session=self.session)
+                ToolDone(
+                    call=known,
+                    text=self._content.pop(known, "")
+                    or ("" if update.raw_output is None else str(update.raw_output)),
+                    error=update.status == "failed",
+                    session=self.session,
+                )
             )
 
     def _flush(self) -> None:
@@ -277,9 +287,12 @@ class _Client:
             self._flush()
         danger = DANGERS.get(tool_call.kind or self._kinds.get(known, ""), Danger.HIGH)
         by_kind = {one.kind: one for one in reversed(options)}
-        lasting = "allow_once" not in by_kind and "allow_always" in by_kind
         question = _Question(
-            Permission(request=request, danger=danger, lasting=lasting),
+            Permission(
+                request=request,
+                danger=danger,
+                lasting="allow_once" not in by_kind and "allow_always" in by_kind,
+            ),
             asyncio.get_running_loop().create_future(),
         )
         self.reported.put_nowait(question)
@@ -300,8 +313,9 @@ class _Client:
             usage += usage_of(used)
         if self._parts.calls:
             self._flush()
-        last = self._parts.turn(ModelAnswer(usage=usage), self.session, counted=used is not None)
-        self.reported.put_nowait(last)
+        self.reported.put_nowait(
+            self._parts.turn(ModelAnswer(usage=usage), self.session, counted=used is not None)
+        )
         if done.stop_reason in ("refusal", "max_tokens", "max_turn_requests", "cancelled"):
             raise ModelError(f"the agent stopped: {done.stop_reason}")
 
@@ -328,5 +342,4 @@ def usage_of(used: Any) -> Usage:
 def _text(part: Any) -> str:
     if part.type == "diff":
         return f"[change of {part.path}]"
-    content = getattr(part, "content", None)
-    return getattr(content, "text", None) or f"[{part.type}]"
+    return getattr(getattr(part, "content", None), "text", None) or f"[{part.type}]"

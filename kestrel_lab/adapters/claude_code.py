@@ -187,10 +187,13 @@ class _Reader(Reader):
             if decided.granted
             else {"behavior": "deny", "message": decided.reason}
         )
-        known = self._asked.pop(asked.request.id)
         return {
             "type": "control_response",
-            "response": {"subtype": "success", "request_id": known, "response": answer},
+            "response": {
+                "subtype": "success",
+                "request_id": self._asked.pop(asked.request.id),
+                "response": answer,
+            },
         }
 
 

@@ -61,10 +61,18 @@ class _Reader(Reader):
             read, written, cached, thought = (
                 max(0, now - then) for now, then in zip(counted, self._before, strict=True)
             )
-            usage = Usage(
-                tokens_in=read, tokens_out=written, tokens_cached=cached, tokens_reasoning=thought, unpriced=1
+            yield self.parts.turn(
+                ModelAnswer(
+                    usage=Usage(
+                        tokens_in=read,
+                        tokens_out=written,
+                        tokens_cached=cached,
+                        tokens_reasoning=thought,
+                        unpriced=1,
+                    )
+                ),
+                f"{self.session}@{','.join(map(str, counted))}",
             )
-            yield self.parts.turn(ModelAnswer(usage=usage), f"{self.session}@{','.join(map(str, counted))}")
         elif kind == "turn.failed":
             raise ModelError(
                 f"codex failed: {(line.get('error') or {}).get('message') or 'it does not say why'}"
@@ -96,10 +104,9 @@ class _Reader(Reader):
         if done:
             yield from self.idle()
             said = item.get("error") or item.get("aggregated_output") or item.get("result") or ""
-            text = said if isinstance(said, str) else json.dumps(said)
             yield ToolDone(
                 call=known,
-                text=text,
+                text=said if isinstance(said, str) else json.dumps(said),
                 error=item.get("status") in ("failed", "declined"),
                 session=self.session,
             )

@@ -65,14 +65,20 @@ class _Reader(Reader):
         )
         # It counts what the model thought in the total alone; other programs count it as written.
         thought = max(0, whole - read - written)
-        usage = Usage(
-            tokens_in=read,
-            tokens_out=written + thought,
-            tokens_reasoning=thought,
-            tokens_cached=int(stats.get("cached") or 0),
-            unpriced=1,
+        yield self.parts.turn(
+            ModelAnswer(
+                usage=Usage(
+                    tokens_in=read,
+                    tokens_out=written + thought,
+                    tokens_reasoning=thought,
+                    tokens_cached=int(stats.get("cached") or 0),
+                    unpriced=1,
+                ),
+                model=self.model,
+            ),
+            self.session,
+            counted=bool(stats),
         )
-        yield self.parts.turn(ModelAnswer(usage=usage, model=self.model), self.session, counted=bool(stats))
         if line.get("status") != "success":
             raise ModelError(
                 f"gemini failed: {(line.get('error') or {}).get('message') or line.get('status')}"

@@ -117,9 +117,12 @@ class ProgramAdapter:
     async def work(self, task: Task) -> AsyncIterator[Reported]:
         """Start the program and yield what it reports; see `Adapter.work`."""
         reader = self.program.reader(task)
-        argv = [*self._command, *self.program.arguments(task, self.model)]
         async with agent_process(
-            argv, task, self.env, self.program.state, terminal=self.program.terminal
+            [*self._command, *self.program.arguments(task, self.model)],
+            task,
+            self.env,
+            self.program.state,
+            terminal=self.program.terminal,
         ) as running:
             for message in (first := reader.begin()):
                 await running.send(message)
@@ -144,11 +147,10 @@ class ProgramAdapter:
         try:
             yield from reader.take(line)
         except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
-            msg = (
+            raise ModelError(
                 f"{self.name} wrote a line that cannot be understood ({type(error).__name__}: "
                 f"{error}): {one_line(json.dumps(line), 200)}"
-            )
-            raise ModelError(msg) from error
+            ) from error
 
 
 def not_a_model_error(name: str) -> ModelError:
@@ -164,7 +166,7 @@ class RunningProgram:
 
     program: Program
     pty: bool = False
-    """True if it writes to a terminal, where control sequences may stand between its lines."""
+    """True if it writes to a terminal, where control sequences may come between its lines."""
     words: bytearray = field(default_factory=bytearray)
     """The end of what it wrote to its standard error, and of its lines that are no JSON."""
 

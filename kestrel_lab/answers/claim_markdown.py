@@ -58,4 +58,5 @@ def _paragraph(claim: Mapping[str, Any]) -> str:
         if str(one.get(key, "")).strip()
     ]
     known = [f"[{one}]" for one in dict.fromkeys(cites) if f"[{one}]" not in text]
+    # Citations come below a block of code: text behind a fence would keep it from closing.
     return f"{text}{chr(10) if text.endswith(('```', '~~~')) else ' '}{' '.join(known)}" if known else text

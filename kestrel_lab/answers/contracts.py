@@ -42,6 +42,7 @@ find" reports a search on the way.
 
 def is_abstention(answer: str) -> bool:
     """Return true if `answer` says that it does not know."""
+    # Models write both apostrophes; the patterns have the plain one.
     text = answer.strip().replace("’", "'")
     first = " ".join(re.split(r"(?<=[.!?])\s+", text, maxsplit=_SENTENCES)[:_SENTENCES])
     return _ABSTAINS.search(first) is not None
@@ -87,6 +88,7 @@ class Contract:
             return ()
         found = sections_of(answer)
         wanted = [heading for heading in self.sections if heading.lower() not in found]
+        # Only this is reported: what follows reads each section.
         if wanted:
             return (
                 f"the answer lacks the section{'s' * (len(wanted) > 1)} "
@@ -121,6 +123,7 @@ def sections_of(answer: str) -> dict[str, str]:
 
 
 def _prose(text: str) -> str:
+    # Blanks take the place of code, so that offsets hold in the whole answer.
     return _FENCE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
@@ -203,6 +206,7 @@ def _missing_files(text: str, workspace: Path) -> Iterator[str]:
         if _NEW.search(line):
             continue
         for name in file_names(line[:_LONGEST]):
+            # A listing that was cut short does not show that a file is missing.
             if not files.exists(name) and files.whole_listing:
                 yield (
                     f"there is no file {name!r} in the workspace; say `(new)` in its line if it is to be made"
@@ -326,8 +330,10 @@ def patch_problem(patch: str, folder: Path) -> str:
     Runs `git apply --check`, which needs no repository and changes nothing. Context lines must match; line
     numbers may be off.
     """
+    # git takes a patch without a last newline for a corrupt one.
     text = patch if patch.endswith("\n") else f"{patch}\n"
     said = _check(text, folder)
+    # A patch that is applied already fits in reverse.
     if not said or not _check(text, folder, "--reverse"):
         return ""
     return said

@@ -31,6 +31,7 @@ def fit_to_schema(value: Json, schema: Schema) -> Json:
 
 def _fitted(value: Json, schema: Schema, root: Schema, depth: int) -> Json:
     schema = _resolved(schema, root)
+    # A schema may refer to itself, and a model may nest its answer as it likes.
     if depth <= 0:
         return value
     if isinstance(schema.get("enum"), list):
@@ -41,13 +42,16 @@ def _fitted(value: Json, schema: Schema, root: Schema, depth: int) -> Json:
     if "array" in kinds and isinstance(items := schema.get("items"), Mapping):
         if isinstance(value, list):
             return [_fitted(one, items, root, depth - 1) for one in value]
+        # A boolean is an `int` to Python.
         if len(kinds) == 1 and isinstance(value, str | int | float) and not isinstance(value, bool):
             return [_fitted(value, items, root, depth - 1)]
+    # Of several kinds one would have to be guessed.
     return _scalar(value, kinds, schema) if len(kinds) == 1 else value
 
 
 def _resolved(schema: Schema, root: Schema) -> Schema:
     """The schema that a reference within `root` leads to."""
+    # References may lead in a circle.
     for _ in range(_DEPTH):
         target = schema.get("$ref")
         if not isinstance(target, str) or not target.startswith("#/"):

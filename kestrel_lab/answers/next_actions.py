@@ -64,7 +64,8 @@ def next_actions(
     for each in chain(
         _tests(about, written, files, ran_last), _commands(answer, files.root, ran), _files(about, written)
     ):
-        if ("test", each.text) not in unique:  # a test is a file as well
+        # A test is a file as well.
+        if ("test", each.text) not in unique:
             unique.setdefault((each.kind, each.text), each)
         if len(unique) == MOST:
             break
@@ -87,6 +88,7 @@ def _commands(answer: str, root: Path, ran: Collection[str]) -> Iterator[NextAct
     done = {" ".join(command.split()) for command in ran}
     for line in [*lines, *(match[1].strip() for match in _INLINE.finditer(answer))][:_MOST_NAMED]:
         text = one_line(sanitize_text(line), 300)
+        # What would be shown in another form than it runs in is not proposed.
         if not text or text.startswith("#") or text != line or " ".join(text.split()) in done:
             continue
         if _runnable(text, root):
@@ -103,6 +105,7 @@ def _runnable(line: str, root: Path) -> bool:
         return False
     program = words[0]
     if "/" in program:
+        # Links are followed first: one in the workspace may lead to a program outside.
         path = (root / program).resolve()
         return path.is_relative_to(root) and path.is_file()
     return shutil.which(program) is not None
@@ -132,6 +135,7 @@ def _tests(
 def _runs_test(command: str, test: str, root: Path) -> bool:
     """Return whether a command runs all of a file of tests: by its path or a folder's, or as all tests."""
     words = re.findall(r"[^\s'\"]+", command)
+    # With `-k` only some tests of a file run.
     if "-k" in words or not any(PurePath(word).name in _RUNNERS for word in words):
         return False
     paths = [PurePath(word) for word in words if word != "test" and (root / word).exists()]
@@ -143,6 +147,7 @@ def _tests_of(name: str, files: Files) -> list[str]:
     stem = Path(name).stem
     if stem.startswith("test_") or stem.endswith("_test"):
         return [name]
+    # Brackets in the name of a file are no pattern.
     kind = escape(stem)
     patterns = (f"test_{kind}.py", f"{kind}_test.*", f"{kind}.test.*", f"{kind}.spec.*")
     return [

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kestrel_lab.cli.command_table import SETTINGS
 from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.decide import deciding
 from kestrel_lab.cli.commands.doctor import Doctor, config, known_models, run_diagnostics
@@ -48,7 +49,6 @@ from kestrel_lab.cli.frontend import (
     run_options,
     takes_flags,
 )
-from kestrel_lab.cli.overview import SETTINGS
 from kestrel_lab.cli.router import router
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver

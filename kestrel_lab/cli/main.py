@@ -198,7 +198,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     `eval gate` and `eval ci` exit with 0 ok, 1 regression, 2 inconclusive, 3 not decided for any reason.
     """
     with harmless_output():
-        code = _main(list(sys.argv[1:] if argv is None else argv))
+        try:
+            code = _main(list(sys.argv[1:] if argv is None else argv))
+        except KeyboardInterrupt:  # before the command has begun, or when it is over
+            code = EXIT_CANCELLED
     sys.exit(code)
 
 
@@ -237,6 +240,9 @@ def _main(argv: list[str]) -> int:
         _complain(str(error))
         code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
     except Exception as error:  # the boundary: nothing is swallowed, it is kept in a file and named  # noqa: BLE001
+        # Python 3.11 raises a RuntimeError from the interrupt where a class was being made.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return EXIT_CANCELLED
         _complain(_bug_message(error, argv))
         code = EXIT_FAILED
     finally:

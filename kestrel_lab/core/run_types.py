@@ -1,7 +1,8 @@
 """The identity, status and limits of a run."""
 
 import math
-import secrets
+import os
+import random
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -127,12 +128,22 @@ TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
 # Names for runs, calls and events that sort by time and never repeat.
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_random = random.Random()  # noqa: S311
+# Names are no secrets, and the system is slow to ask for each. A forked process would repeat
+# those of its parent.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.seed)
+
+
+def new_trial_id() -> str:
+    """Return the id of a row: 64 random bits."""
+    return f"t{_random.getrandbits(64):016x}"
 
 
 def new_run_id(now: float | None = None) -> str:
     """A short id such as `r6a1x9k-7q4dm2`: seconds since 2020 in base 32, then 30 random bits."""
     seconds = int((time.time() if now is None else now) - 1_577_836_800)
-    return f"r{_base32(seconds, 6)}-{_base32(secrets.randbits(30), 6)}"
+    return f"r{_base32(seconds, 6)}-{_base32(_random.getrandbits(30), 6)}"
 
 
 def _base32(number: int, width: int) -> str:

@@ -163,7 +163,7 @@ class Step(Work):
     @property
     def references(self) -> frozenset[str]:
         """The artifacts that its arguments refer to."""
-        return referenced_names(self.args)
+        return referenced_names(self.args) if self.args else frozenset()
 
     @property
     def condition(self) -> Condition | None:

@@ -126,10 +126,15 @@ class LaterScores:
 _NAMES = tuple(EvalRow.__dataclass_fields__)
 
 
-def store_trial(store: SessionStore, row: EvalRow) -> Future[None]:
-    """Queue one finished trial; the future resolves once it is on disk."""
+def store_trial(
+    store: SessionStore, row: EvalRow, *, urgent: bool = False, rests_on: tuple[str, ...] = ()
+) -> Future[None]:
+    """Queue one finished trial; the future resolves once it is on disk.
+
+    It is refused where an event was of one of the runs that it `rests_on`.
+    """
     sql = f"INSERT INTO eval_runs({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)"
-    return store.execute(sql, _values(row), f"trial {row.id}", urgent=False)
+    return store.execute(sql, _values(row), f"trial {row.id}", urgent=urgent, rests_on=rests_on)
 
 
 def merge_trial(store: SessionStore, row: EvalRow) -> Future[None]:

@@ -140,6 +140,8 @@ class SessionStore:
         self._begun: set[str] = set()
         """Those that this store created: they share no events of another run."""
         self._conversations = shared_conversation.ConversationCache(self.query)
+        self._kept: dict[str, list[Record]] = {}
+        """Events that this store queued, of runs whose records are asked for before they are on disk."""
         self._tails: dict[str, str] = {}
         """The id of the last event that this store appended to a run."""
         self.results = ResultStore(self.path.parent / "results")
@@ -149,11 +151,16 @@ class SessionStore:
         # Not a generator: those may not be entered by two threads.
         self._numbers = itertools.count(1)
 
-    def create_run(self, run_id: str, started: RunStarted, *, at: float | None = None) -> float:
+    def create_run(
+        self, run_id: str, started: RunStarted, *, at: float | None = None, keep: bool = False
+    ) -> float:
         """Queue a run in state PLANNING with `started` as its first event, in one transaction.
 
-        Returns the event's time: `at`, if it was begun elsewhere.
+        Returns the event's time: `at`, if it was begun elsewhere. With `keep` its events stay in memory until
+        somebody takes them, see `kept`.
         """
+        if keep:
+            self._kept[run_id] = []
         now = time.time() if at is None else at
         columns = (
             started.goal,
@@ -273,9 +280,12 @@ class SessionStore:
         refused: Callable[[Exception], object] | None = None,
     ) -> Append:
         ref = event.question or event.call if isinstance(event, _DECIDED) else None
+        eid = f"{self.session}-{next(self._numbers)}"
+        if (kept := self._kept.get(run_id)) is not None:
+            kept.append(Record(run_id=run_id, seq=len(kept) + 1, eid=eid, at=at, event=event))
         return Append(
             run_id,
-            f"{self.session}-{next(self._numbers)}",
+            eid,
             at,
             event.type,
             ref,
@@ -380,6 +390,12 @@ class SessionStore:
                 found[0], event=replace(started, earlier=self._conversations.get(lineage[0][0]))
             )
         return found
+
+    def kept(self, run_id: str) -> list[Record] | None:
+        """Take the records of a run that was created with `keep`, as `records` gives them once they are on
+        disk; `None` where they are not kept, or not any more.
+        """
+        return self._kept.pop(run_id, None)
 
     def state(self, run_id: str) -> RunState:
         """What the run's events make it: the newest usable snapshot, and the events behind it.
@@ -511,11 +527,20 @@ runs.id = line.parent)
                     self._readers.append(reader)
 
     def execute(
-        self, sql: str, bindings: tuple[object, ...], what: str, *, urgent: bool = True
+        self,
+        sql: str,
+        bindings: tuple[object, ...],
+        what: str,
+        *,
+        urgent: bool = True,
+        rests_on: tuple[str, ...] = (),
     ) -> Future[None]:
-        """Queue one statement about `what`; the future resolves once it is on disk."""
+        """Queue one statement about `what`; the future resolves once it is on disk.
+
+        It is refused where an event was that this store queued before, of one of the runs that it rests on.
+        """
         done: Future[None] = Future()
-        self._writer.put(Execute(sql, bindings, what, done), urgent=urgent)
+        self._writer.put(Execute(sql, bindings, what, done, rests_on=rests_on), urgent=urgent)
         return done
 
     def on_disk(self) -> Future[None]:

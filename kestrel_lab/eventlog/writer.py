@@ -65,6 +65,8 @@ class Execute(Struct, frozen=True):
     what: str
     done: Future[None]
     events: tuple[Append, ...] = ()
+    rests_on: tuple[str, ...] = ()
+    """Runs whose events must all have been kept: refused where one of this session was not."""
 
 
 class Writer:
@@ -87,6 +89,8 @@ class Writer:
         """Each is called in the writer's thread after a commit; it must return at once and not raise."""
         self._missing: dict[tuple[str, int | None], Exception] = {}
         """Why the run in that epoch lacks an event."""
+        self._incomplete: dict[str, Exception] = {}
+        """Why a run lacks an event of this session, also where only that one was refused."""
 
     def put(self, job: Append | Execute, *, urgent: bool) -> None:
         """Queue `job`; with `urgent` somebody waits for it. Raises `StoreError` once closed.
@@ -163,7 +167,7 @@ class Writer:
             lingered = not self._bell.acquire(timeout=-1 if lingered else LINGER_S)
 
     def _commit(self, connection: apsw.Connection, batch: list[Append | Execute]) -> None:
-        if self._missing:
+        if self._incomplete:
             batch = [job for job in batch if not self._follows_missing(job)]
         if not batch:
             return
@@ -184,16 +188,17 @@ class Writer:
             listener()
 
     def _follows_missing(self, job: Append | Execute) -> bool:
-        error = (
-            self._missing.get((job.run_id, job.epoch))
-            if isinstance(job, Append) and job.epoch is not None
-            else None
-        )
+        if isinstance(job, Execute):
+            error = next((self._incomplete[run] for run in job.rests_on if run in self._incomplete), None)
+        else:
+            error = self._missing.get((job.run_id, job.epoch)) if job.epoch is not None else None
         if error is not None:
             self._refuse(job, error)
         return error is not None
 
     def _refuse(self, job: Append | Execute, error: Exception) -> None:
+        if isinstance(job, Append) and job.epoch is not None:
+            self._incomplete.setdefault(job.run_id, error)
         if isinstance(job, Append) and not isinstance(error, apsw.ConstraintError):
             self._missing[job.run_id, job.epoch] = error
         what = f"event {job.type!r} of run {job.run_id}" if isinstance(job, Append) else job.what

@@ -196,10 +196,13 @@ async def copy_commit(source: str | Path, commit: str, place: Path) -> None:
             "GIT_TERMINAL_PROMPT": "0",
             "LC_ALL": "C.UTF-8",
         }
-        args = (*fetch, source, commit)
-        await _output(_argv(args, place), fetch, place, env | {"GIT_ALLOW_PROTOCOL": _PROTOCOLS})
-    sha = await git_output(place, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
-    (place / ".git" / "HEAD").write_text(sha, encoding="ascii")
+        await _output(
+            _argv((*fetch, source, commit), place), fetch, place, env | {"GIT_ALLOW_PROTOCOL": _PROTOCOLS}
+        )
+    (place / ".git" / "HEAD").write_text(
+        await git_output(place, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}"),
+        encoding="ascii",
+    )
     await git_output(place, "reset", "--quiet", "--hard", "HEAD")
     (place / ".git" / "FETCH_HEAD").unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Log files: tells which files belong to a log, so that only SQLite opens them.
+"""Log files: finds which files belong to a log, so that only SQLite opens them.
 
 Closing any descriptor of a file drops all POSIX locks that the process has on it (fcntl(2)), including those
 of SQLite. Then two processes may write to one database at the same time. So a file that this process has open

@@ -54,9 +54,11 @@ class Postgres:
         """Return a connection on which a command may take `command_s` seconds; raises one of `errors`."""
         # Without a cache of statements: one that was prepared is not known behind a pooler that changes
         # connections between transactions.
-        settings = {"application_name": "kestrel_lab"}
         return await self._client.connect(
-            self._url, statement_cache_size=0, command_timeout=command_s, server_settings=settings
+            self._url,
+            statement_cache_size=0,
+            command_timeout=command_s,
+            server_settings={"application_name": "kestrel_lab"},
         )
 
     def problem_text(self, error: Exception) -> str:

@@ -53,11 +53,11 @@ class Guard:
             or (other := self._usual.find_spec(name, refused, target)) is None
         ):
             return spec
-        msg = (
+        raise ModuleNotFoundError(
             f"{_PACKAGE} does not import {name!r} from {other.origin or 'a folder'} where agents work: "
-            "install it, or start elsewhere"
+            "install it, or start elsewhere",
+            name=name,
         )
-        raise ModuleNotFoundError(msg, name=name)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._usual, name)

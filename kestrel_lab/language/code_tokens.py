@@ -30,6 +30,7 @@ class _Kept(dict[str, str]):
             name_parts(word) if len(word) <= _LONGEST and not (word.isdigit() and len(word) > _DIGITS) else []
         )
         found = " ".join(pieces if len(pieces) <= 1 else [*pieces, _joined_name(word)])
+        # Bounds the memory: generated files have any number of different words.
         if len(self) > 500_000:
             self.clear()
         self[word] = found
@@ -69,5 +70,4 @@ def search_terms(text: str) -> dict[str, int]:
 def query_words(text: str) -> tuple[str, ...]:
     """Return the distinct words of a question that are not common, in order and in lower case."""
     found = dict.fromkeys(word.lower() for word in WORD.findall(text))
-    telling = tuple(word for word in found if word not in COMMON and len(word) > 1)
-    return telling or tuple(found)
+    return tuple(word for word in found if word not in COMMON and len(word) > 1) or tuple(found)

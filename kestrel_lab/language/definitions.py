@@ -14,6 +14,7 @@ from kestrel_lab.language.grammars import GRAMMARS, HOLDERS, Grammar, has_gramma
 
 _DEPTH = 40
 """Levels of nested definitions that are read."""
+# C and C++ share `.h`: only what C does not have shows that a header is C++.
 _CPP_HEADER = re.compile(
     r"^\s*(?:class\s+\w[^;{]*\{|namespace\b[^;{]*\{|template\s*<|(?:public|private|protected)\s*:)",
     re.MULTILINE,
@@ -49,13 +50,16 @@ def definitions_in(path: str, text: str) -> tuple[Symbol, ...]:
 
 def symbols_of(language: str, text: str) -> tuple[Symbol, ...]:
     """Return what a text in a language of `GRAMMARS` defines."""
+    # UTF-8 has no form for a lone surrogate, which a text may contain.
     content = text.encode("utf-8", "surrogatepass")
     return tuple(_symbols(parse_source(language, content).root_node, GRAMMARS[language], content))
 
 
 def _symbols(root: Any, grammar: Grammar, content: bytes) -> Iterator[Symbol]:
+    # A stack instead of recursion: code may be nested deeper than Python allows.
     todo: list[tuple[Any, Any, str, int]] = [(child, child, "", 0) for child in reversed(root.children)]
-    spaces = {""}  # full names of what holds functions rather than methods
+    # Full names of what holds functions rather than methods.
+    spaces = {""}
     while todo:
         node, whole, outer, depth = todo.pop()
         kind = grammar.definitions.get(node.type)
@@ -79,13 +83,13 @@ def _symbols(root: Any, grammar: Grammar, content: bytes) -> Iterator[Symbol]:
             )
         if kind in HOLDERS and depth < _DEPTH and qualified != outer and (body := body_of(node)) is not None:
             todo += [(child, child, qualified, depth + 1) for child in reversed(body.children)]
-        elif (
-            node.type == "type_definition"
-        ):  # the structure of a `typedef struct node {…} node_t` has a name as well
+        elif node.type == "type_definition":
+            # The structure of a `typedef struct node {…} node_t` has a name as well.
             todo += [(child, child, outer, depth + 1) for child in reversed(node.children)]
 
 
 def _last_line(node: Any) -> int:
+    # A node that ends at the beginning of a line has nothing of that line.
     row, column = node.end_point
     return int(row) + (1 if column else 0) or 1
 
@@ -118,7 +122,8 @@ def names_of(node: Any, content: bytes) -> list[str]:
             return [_text(each, content) for each in node.children_by_field_name("name") if each.is_named]
         case "field_declaration" if (
             node.child_by_field_name("declarator") is not None and node.parent.type == "class_body"
-        ):  # Java
+        ):
+            # Java: one declaration of several fields.
             declared = [
                 each.child_by_field_name("name") for each in node.children_by_field_name("declarator")
             ]
@@ -206,9 +211,8 @@ def _inner_node(node: Any) -> Any | None:
     if node.type == "operator_cast":
         return None
     found = node.child_by_field_name("declarator")
-    if found is None and node.type.endswith(
-        "_declarator"
-    ):  # of references and in brackets: without a name for its part
+    # Declarators of references and in brackets have no name for their part.
+    if found is None and node.type.endswith("_declarator"):
         found = next(iter(node.named_children), None)
     if found is None and node.type in {"generic_type", "template_type", "template_function"}:
         found = node.child_by_field_name("type") or node.child_by_field_name("name")

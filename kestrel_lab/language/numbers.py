@@ -1,4 +1,4 @@
-"""Numbers of a text, and which outputs they stand in."""
+"""Numbers of a text, and which outputs contain them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+# No parts of versions, dates, paths and ranges, such as `1.2.3`, `2026-11-28` and `3-5`.
 NUMBER: Final = re.compile(
     r"(?<![\w.,:/)\]'-])[-−]?(?:\d{1,3}(?:[,_'\u00a0\u202f]\d{3})+|\d+)(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|[.,:/_'\u00a0\u202f-]\d)"
 )
@@ -21,7 +22,7 @@ def numbers_in(text: str) -> dict[str, str]:
 
 
 def number_origins(answer: str, outputs: Sequence[str]) -> dict[str, list[int]]:
-    """Return the numbers of an answer that stand in outputs, with the places of all these outputs.
+    """Return the numbers of an answer that outputs contain, with the places of all these outputs.
 
     Only equal numbers count: `1,188` is `1188`, but `0.5` is not `0.50` and no rounding is guessed. Numbers
     of list items, dates and ranges are left out.

@@ -33,5 +33,6 @@ def _tree(text: str) -> ast.Module:
     with _ONE_AT_A_TIME:
         try:
             return ast.parse(text)
-        except MemoryError:  # how the parser of CPython says that a text is nested too deeply
+        except MemoryError:
+            # The parser of CPython says with it that a text is nested too deeply.
             raise RecursionError from None

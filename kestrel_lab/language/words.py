@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+# Between the words of `readFile` and `HTTPServer`, and before digits.
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=\d)")
 _GOAL_WORD: Final = re.compile(r"[^\W\d_][\w.-]*[\w]|\d[\w.-]*\w")
 _STOP_TEXT: Final = """
@@ -45,6 +46,7 @@ NEGATIONS: Final = frozenset(
         "doesnt",
     }
 )
+# The first one that fits is removed, so `ings` comes before `s`.
 _ENDINGS: Final = ("ings", "ing", "edly", "ed", "ies", "es", "s", "ly")
 
 
@@ -56,8 +58,7 @@ def words_in(text: str) -> list[str]:
 def content_words(text: str) -> list[str]:
     """Return the words that are neither common nor single letters; all words where nothing else is left."""
     found = [word.removesuffix("'s") for word in words_in(text)]
-    telling = [word for word in found if word not in COMMON and (len(word) > 1 or word.isdigit())]
-    return telling or found
+    return [word for word in found if word not in COMMON and (len(word) > 1 or word.isdigit())] or found
 
 
 @lru_cache(maxsize=20_000)
@@ -66,6 +67,7 @@ def stem(word: str) -> str:
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             short = word[: -len(ending)]
+            # `stopped` and `stop` have the same stem: a doubled letter goes, too.
             return short[:-1] if len(short) > 3 and short[-1] == short[-2] else short.removesuffix("e")
     return word.removesuffix("e") if len(word) > 3 else word
 

@@ -194,11 +194,10 @@ class Approvals:
             # Readable by its owner only.
             number, name = tempfile.mkstemp(dir=self.path.parent, prefix=".mcp")
         except OSError as error:
-            msg = (
+            raise UsageError(
                 f"{self.path} cannot be written ({error.strerror}): set XDG_CONFIG_HOME to a folder of "
                 "yours, approvals are kept there"
-            )
-            raise UsageError(msg) from error
+            ) from error
         with os.fdopen(number, "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1, ensure_ascii=False)
         os.replace(name, self.path)

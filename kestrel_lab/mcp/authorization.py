@@ -100,13 +100,12 @@ class TokenFile:
 
         oauth = self.oauth
         if oauth.client_id:
-            method = "client_secret_basic" if oauth.client_secret else "none"
             return OAuthClientInformationFull.model_validate(
                 {
                     "client_id": oauth.client_id,
                     "client_secret": oauth.client_secret or None,
                     "redirect_uris": [self.redirect],
-                    "token_endpoint_auth_method": method,
+                    "token_endpoint_auth_method": "client_secret_basic" if oauth.client_secret else "none",
                     "issuer": oauth.issuer or None,
                 }
             )
@@ -160,8 +159,7 @@ def provider_of(config: ServerConfig, env: Mapping[str, str], person: Callable[[
     # The server knows this client by one redirect address, so the port stays the same. It need not be free
     # now: only a login listens there.
     port = oauth.port or urlsplit(read_tokens(path).get("redirect", "")).port or _free_port()
-    redirect = f"http://127.0.0.1:{port}{_PATH}"
-    file = TokenFile(path, config, oauth, redirect)
+    file = TokenFile(path, config, oauth, f"http://127.0.0.1:{port}{_PATH}")
     if oauth.id_token:
         return _enterprise_auth(config, oauth, file)
     provider = (

@@ -278,17 +278,15 @@ def read_mcp_json(path: Path) -> dict[str, ServerConfig]:
     except FileNotFoundError:
         return {}
     try:
-        content = json.loads(text)
-        servers = content["mcpServers"]
+        servers = json.loads(text)["mcpServers"]
         return {name: _foreign_server(name, table, str(path)) for name, table in servers.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
-        msg = (
+        raise UsageError(
             f'{path} is not of the form {{"mcpServers": {{"NAME": {{"command": …}}}}}}: '
             f"{type(error).__name__}: {error}"
-        )
-        raise UsageError(msg) from error
+        ) from error
 
 
 def _foreign_server(name: str, table: Mapping[str, Json], source: str) -> ServerConfig:
@@ -386,10 +384,9 @@ def _oauth(value: Any) -> OAuth:
             "a table with client_secret or private_key, one of them",
         )
     if made.id_token:
-        needed = (made.client_id, made.client_secret, made.issuer, made.id_endpoint, made.id_client)
         _require(
             made,
-            all(needed),
+            all((made.client_id, made.client_secret, made.issuer, made.id_endpoint, made.id_client)),
             "a table with client_id, client_secret, issuer, id_endpoint and id_client, where it has an "
             "id_token",
         )

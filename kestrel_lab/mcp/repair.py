@@ -141,8 +141,10 @@ def _text_block(one: Any) -> dict[str, Any]:
 def _text_content(uri: str) -> Callable[[Any], dict[str, Any]]:
     def form(one: Any) -> dict[str, Any]:
         where = one.get("uri") if isinstance(one, dict) else None
-        said = one.get("text", "") if isinstance(one, dict) else one
-        return {"uri": where if isinstance(where, str) and where else uri, "text": _text(said)}
+        return {
+            "uri": where if isinstance(where, str) and where else uri,
+            "text": _text(one.get("text", "") if isinstance(one, dict) else one),
+        }
 
     return form
 

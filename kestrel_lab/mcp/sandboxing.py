@@ -29,8 +29,12 @@ def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox)
 
     Raises `UsageError` if its level is unavailable, `OSError` for a missing program or path.
     """
-    level = lab.level if config.sandbox is None else config.sandbox.level
-    sandbox = Sandbox(level=level, network=config.network, hidden=lab.hidden, memory=lab.memory)
+    sandbox = Sandbox(
+        level=lab.level if config.sandbox is None else config.sandbox.level,
+        network=config.network,
+        hidden=lab.hidden,
+        memory=lab.memory,
+    )
     folder = Path(os.path.abspath(config.cwd or "."))
     program = program_path(config.command, folder, env)
     read, write = _places(config, folder, program, env)
@@ -40,8 +44,7 @@ def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox)
     if not choice.wanted:
         raise UsageError(f'{choice}. It is not started: sandbox = "S0" in its table starts it without one')
     plain = Launch(argv=(str(program), *config.args), cwd=str(folder), env=env)
-    launch = launch_with_places(choice.level, plain, read=read, write=write, sandbox=sandbox)
-    return launch, choice
+    return launch_with_places(choice.level, plain, read=read, write=write, sandbox=sandbox), choice
 
 
 def network_hint(config: ServerConfig, level: Level | None, said: str) -> str:

@@ -151,8 +151,9 @@ class ServerLog:
         self.path, self.last = path, ""
         fresh = not path.exists() or path.stat().st_size > MOST_LOGGED
         # The log may contain secrets of the server that no redactor knows: only its owner may read it.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if fresh else 0)
-        self._file = os.open(path, flags, 0o600)
+        self._file = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if fresh else 0), 0o600
+        )
         self._left = MOST_LOGGED
 
     def write(self, piece: bytes) -> None:
@@ -264,8 +265,10 @@ class _Incoming:
                 # A lone surrogate is valid JSON, but the SDK refuses it; and some servers send results or
                 # errors of a wrong form, which `_response` turns into an error of that one call.
                 whole = json.loads(line.decode("utf-8", "replace"))
-                text = json.dumps(_response(whole) or whole, ensure_ascii=False).encode("utf-8", "replace")
-                message = jsonrpc_message_adapter.validate_json(text, by_name=False)
+                message = jsonrpc_message_adapter.validate_json(
+                    json.dumps(_response(whole) or whole, ensure_ascii=False).encode("utf-8", "replace"),
+                    by_name=False,
+                )
         except (ValueError, RecursionError):
             self._log.write(b"[not a message] " + line[:_HEAD] + b"\n")
             # A stray print is harmless; a program that only prints is no MCP server.

@@ -151,8 +151,9 @@ def _are_exclusive(left: str, right: str, before: str, *, last: bool) -> bool:
     if not last or not (found := list(_IS.finditer(before))) or found[-1].end() < len(before) - 12:
         return False
     # One word alone may be many things: "the API is slow", "the API is public"
-    subject = stems(before[: found[-1].start()])
-    return len(subject) >= 2 or not re.search(r"\b(?:is|are|was|were)\s$", found[-1][0], re.IGNORECASE)
+    return len(stems(before[: found[-1].start()])) >= 2 or not re.search(
+        r"\b(?:is|are|was|were)\s$", found[-1][0], re.IGNORECASE
+    )
 
 
 def _is_measure(text: str) -> bool:

@@ -44,8 +44,9 @@ class WordVectors:
 
         # Its own folder has the tokenizer too; without it named as the cache it would look for one on the
         # network.
-        place = Path(wordllama.__file__).parent
-        self._model = wordllama.WordLlama.load(cache_dir=place, disable_download=True)
+        self._model = wordllama.WordLlama.load(
+            cache_dir=Path(wordllama.__file__).parent, disable_download=True
+        )
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
         """One row per text."""

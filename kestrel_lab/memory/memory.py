@@ -130,7 +130,8 @@ class NoteMemory:
         # are still valid.
         self.table.add(note, workspace).result()
         if (kept := self.table.equal(note, workspace)) is None or kept.id != note.id:
-            return kept or replace(note, id="")  # another process was faster
+            # Another process was faster.
+            return kept or replace(note, id="")
         for other in related["rival"]:
             self._settle(note, other)
         for other in related["part"]:

@@ -94,8 +94,7 @@ class MemoryQueryEngine:
         if top_k < 1:
             return []
         named = self.extract_entities(query.text)
-        terms = _terms(query.text, named)
-        found = self._lexical(terms, workspace, tags, run)
+        found = self._lexical(_terms(query.text, named), workspace, tags, run)
         scores = self._weighed(found, named) if found else {}
         notes = {number: each.note for number, each in found.items()}
         if self._vectors is not None and (len(notes) < top_k or self._vectors.ordering):
@@ -136,12 +135,10 @@ class MemoryQueryEngine:
         alike = [
             number for number, score in near.items() if score >= self._weights.akin and number not in without
         ]
-        sql = (
-            f"SELECT number, {COLUMNS} FROM notes WHERE number IN (SELECT value FROM json_each(?)) AND "
-            f"{_VISIBLE}"
-        )
         rows = self._table.store.query(
-            sql, (dumps(alike), workspace, run or "-", time.time(), _tags_json(tags))
+            f"SELECT number, {COLUMNS} FROM notes WHERE number IN (SELECT value FROM json_each(?)) AND "
+            f"{_VISIBLE}",
+            (dumps(alike), workspace, run or "-", time.time(), _tags_json(tags)),
         )
         return {int(row[0]): note_from_row(row[1:]) for row in rows}
 
@@ -154,12 +151,12 @@ class MemoryQueryEngine:
         match = " OR ".join(f'"{term}"' for term in terms)
         score = f"bm25(notes_text, 1.0, {weights.names}, {weights.before}, {weights.after})"
         columns = ", ".join(f"notes.{name.strip()}" for name in COLUMNS.split(","))
-        sql = (
+        rows = self._table.store.query(
             f"SELECT notes.number, -{score} AS score, instr(notes_text.before, '?') > 0, {columns} "
             "FROM notes_text JOIN notes ON notes.number = notes_text.rowid"
-            f" WHERE notes_text MATCH ? AND {_VISIBLE} ORDER BY score DESC LIMIT {CANDIDATES}"
+            f" WHERE notes_text MATCH ? AND {_VISIBLE} ORDER BY score DESC LIMIT {CANDIDATES}",
+            (match, workspace, run or "-", time.time(), _tags_json(tags)),
         )
-        rows = self._table.store.query(sql, (match, workspace, run or "-", time.time(), _tags_json(tags)))
         return {
             int(row[0]): _Found(score=float(row[1]), asked=bool(row[2]), note=note_from_row(row[3:]))
             for row in rows

@@ -78,8 +78,11 @@ class NoteTable:
         pairs = dumps([[each.kind, each.name] for each in named])
         text = _names_text(note, named)
         row = (*_row(note), workspace, words_digest(note.text), note.id)
-        bindings = (*row, pairs, note.id, note_source(note), note.id, note.text, note.id, text, note.id)
-        return self.store.execute(_INSERT, bindings, f"note {note.id}")
+        return self.store.execute(
+            _INSERT,
+            (*row, pairs, note.id, note_source(note), note.id, note.text, note.id, text, note.id),
+            f"note {note.id}",
+        )
 
     def change(self, note: Note, workspace: str) -> None:
         """Overwrite the note with its id, and wait until it is on disk."""
@@ -122,36 +125,37 @@ class NoteTable:
         """Mark a note as replaced by a newer one that contradicts it, and link the two instead of older
         links.
         """
-        sql = (
+        self.store.execute(
             "UPDATE notes SET replaced_by = ? WHERE id = ? AND id <> ?;"
             "DELETE FROM note_links WHERE relation IN ('replaces', 'disputes') AND source IN (SELECT "
             "number FROM notes WHERE id IN (?, ?))"
             " AND target IN (SELECT number FROM notes WHERE id IN (?, ?));"
             "INSERT OR IGNORE INTO note_links SELECT a.number, b.number, 'replaces' FROM notes AS a, "
-            "notes AS b WHERE a.id = ? AND b.id = ?"
-        )
-        self.store.execute(
-            sql, (newer, note_id, newer, *(note_id, newer) * 2, newer, note_id), f"note {note_id}"
+            "notes AS b WHERE a.id = ? AND b.id = ?",
+            (newer, note_id, newer, *(note_id, newer) * 2, newer, note_id),
+            f"note {note_id}",
         ).result()
 
     def link(self, source: str, target: str, relation: str) -> None:
         """Link two notes."""
-        sql = (
+        self.store.execute(
             "INSERT OR IGNORE INTO note_links SELECT a.number, b.number, ? FROM notes AS a, notes AS b "
-            "WHERE a.id = ? AND b.id = ?"
-        )
-        self.store.execute(sql, (relation, source, target), f"note {source}").result()
+            "WHERE a.id = ? AND b.id = ?",
+            (relation, source, target),
+            f"note {source}",
+        ).result()
 
     def used(self, ids: Sequence[str], promote_after: int) -> Future[None]:
         """Queue one use of these notes; trusted notes of one run become global after `promote_after` uses."""
         listed = dumps(list(ids))
-        sql = (
+        return self.store.execute(
             "UPDATE notes SET uses = uses + 1 WHERE id IN (SELECT value FROM json_each(?));"
             "UPDATE OR IGNORE notes SET owner = '', expires = NULL WHERE owner <> '' AND uses >= ? AND "
             "taint = ''"
-            " AND id IN (SELECT value FROM json_each(?))"
+            " AND id IN (SELECT value FROM json_each(?))",
+            (listed, promote_after, listed),
+            "the use of notes",
         )
-        return self.store.execute(sql, (listed, promote_after, listed), "the use of notes")
 
     def delete(self, notes: Iterable[Note]) -> None:
         """Delete notes from every table and index, and wait until that is on disk; their ids are never used

@@ -27,11 +27,12 @@ from kestrel_lab.notebook.cell_interrupt import (
     wait_for_end,
 )
 from kestrel_lab.notebook.failed_cell import FailedCell
-from kestrel_lab.notebook.panel import BoxPlace, Panel, StaticPicture, with_static_html
+from kestrel_lab.notebook.panel import BoxPlace, Panel, with_static_html
 from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.runtime.run import Run, is_working
 from kestrel_lab.tools.kernel.live_kernel import HEADLESS, is_attended
 from kestrel_lab.views.html.elements import paragraph_html
+from kestrel_lab.views.html.run_page import run_bundle
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter, Watcher
@@ -299,7 +300,7 @@ class NotebookScreen:
             if surface == "headless":
                 from IPython.display import display  # loaded on use
 
-                display(StaticPicture(run.report.view()))  # type: ignore[no-untyped-call]
+                display(run_bundle(run.report.view()), raw=True)  # type: ignore[no-untyped-call]
 
 
 def _at_once(work: Coroutine[Any, Any, Any]) -> Any:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,8 +26,7 @@ from kestrel_lab.notebook.patch_stream import PatchStream
 from kestrel_lab.runtime.run_report import newest_blame
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.html.elements import paragraph_html
-from kestrel_lab.views.html.run_page import run_html
-from kestrel_lab.views.run_text import run_text
+from kestrel_lab.views.html.run_page import run_bundle
 from kestrel_lab.views.run_view import RunView
 
 if TYPE_CHECKING:
@@ -47,20 +45,6 @@ Fallback = Callable[[ApprovalAsked], Awaitable[ApprovalGiven]]
 """Asks the person if no page shows the panel."""
 
 
-class StaticPicture:
-    """A static picture of a run as HTML and text; of a working run it names the command for the rest."""
-
-    def __init__(self, view: RunView) -> None:
-        self.bundle = {"text/html": run_html(view), "text/plain": run_text(view)}
-        if view.head.run and not view.head.ended:
-            more = f"how it went on: %kestrel show {view.head.run}"
-            self.bundle["text/html"] += f"<p><small>{escape(more)}</small></p>"
-            self.bundle["text/plain"] += f"\n{more}"
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return self.bundle
-
-
 def with_static_html(shown: Any, still: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a widget's display data, with a picture for front ends without widgets or a kernel."""
     data, metadata = shown if isinstance(shown, tuple) else (shown, {})
@@ -70,8 +54,8 @@ def with_static_html(shown: Any, still: Mapping[str, Any]) -> tuple[dict[str, An
 class Place(Protocol):
     """The place of a panel: a display of a cell, or a part of other controls."""
 
-    def update(self, picture: Any) -> object:
-        """Show something else there."""
+    def update(self, picture: Any, *, raw: bool = False) -> object:
+        """Show a widget there, or a `raw` picture: texts by MIME type."""
 
 
 class BoxPlace:
@@ -80,13 +64,11 @@ class BoxPlace:
     def __init__(self, box: Any) -> None:
         self.box = box
 
-    def update(self, picture: Any) -> None:
-        """Show a widget, or a static picture."""
+    def update(self, picture: Any, *, raw: bool = False) -> None:
+        """Show a widget, or the HTML of a `raw` picture."""
         from ipywidgets import HTML  # type: ignore[import-untyped]  # loaded on use
 
-        self.box.children = [
-            HTML(picture.bundle["text/html"]) if isinstance(picture, StaticPicture) else picture
-        ]
+        self.box.children = [HTML(picture["text/html"]) if raw else picture]
 
 
 class Panel:
@@ -192,7 +174,7 @@ class Panel:
 
     def bundle(self) -> dict[str, str]:
         """The static picture, below those of the earlier turns."""
-        own = StaticPicture(self.view).bundle
+        own = run_bundle(self.view)
         earlier = {} if self._before is None else self._before.bundle()
         return {mime: f"{earlier[mime]}\n{text}" if mime in earlier else text for mime, text in own.items()}
 
@@ -213,9 +195,7 @@ class Panel:
 
     def _put_still(self) -> None:
         if self._handle is not None:
-            picture = StaticPicture(self.view)
-            picture.bundle = self.bundle()
-            self._handle.update(picture)
+            self._handle.update(self.bundle(), raw=True)
 
     def _say_still(self) -> None:
         run = "" if self._run is None else self._run.id
@@ -417,7 +397,7 @@ def _widget_class() -> Callable[[RunView, str], Any]:
             self.panel = self.model_id
 
         def _repr_mimebundle_(self, **options: Any) -> Any:
-            return with_static_html(super()._repr_mimebundle_(**options), StaticPicture(self._view).bundle)
+            return with_static_html(super()._repr_mimebundle_(**options), run_bundle(self._view))
 
     return PanelWidget
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from kestrel_lab.core.errors import KestrelError, UsageError
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.sanitize import one_line, sanitize_text
-from kestrel_lab.notebook.panel import BoxPlace, Panel, StaticPicture, with_static_html
+from kestrel_lab.notebook.panel import BoxPlace, Panel, with_static_html
 from kestrel_lab.runtime.start import fork
 from kestrel_lab.views.html.elements import paragraph_html
-from kestrel_lab.views.html.run_page import run_html
+from kestrel_lab.views.html.run_page import run_bundle, run_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,9 +81,7 @@ class TimeTravel:
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         self._loop = asyncio.get_running_loop()
-        return with_static_html(
-            self.box._repr_mimebundle_(**options), StaticPicture(self._run.report.view()).bundle
-        )
+        return with_static_html(self.box._repr_mimebundle_(**options), run_bundle(self._run.report.view()))
 
     @property
     def record(self) -> Record:

@@ -54,6 +54,7 @@ def path_pattern(text: str) -> ValuePattern:
 
     def concerns(value: Json, root: str) -> Match:
         if not isinstance(value, str):
+            # Which of the values in an object is a path is not known.
             return Match.MAYBE if isinstance(value, dict) else Match.NO
         names = _names(value, root, absolute=text.startswith("/"))
         return (
@@ -79,6 +80,7 @@ def _fits_path(expression: re.Pattern[str], name: str) -> bool:
 
 def _names(path: str, root: str, *, absolute: bool) -> list[str]:
     """Return the path as written and its real path; empty texts if it is outside of `root`."""
+    # No file has such a name, and `realpath` raises for it.
     if "\0" in path:
         return [""]
     base = os.path.realpath(root)
@@ -87,8 +89,10 @@ def _names(path: str, root: str, *, absolute: bool) -> list[str]:
     real = os.path.realpath(beside)
     if absolute:
         return [beside, real]
-    inside = posixpath.relpath(written, root) if posixpath.isabs(path) else posixpath.normpath(path)
-    found = [inside, posixpath.relpath(real, base)]
+    found = [
+        posixpath.relpath(written, root) if posixpath.isabs(path) else posixpath.normpath(path),
+        posixpath.relpath(real, base),
+    ]
     return ["" if name == ".." or name.startswith("../") else name for name in found]
 
 
@@ -148,6 +152,7 @@ def address_pattern(text: str) -> ValuePattern:
         try:
             return Match.YES if isinstance(value, str) and wanted.concerns(read_url(value)) else Match.NO
         except ValueError:
+            # What cannot be read here may still be sent: a rule that denies must not let it pass.
             return Match.MAYBE
 
     return _of_each(text, allows, concerns)
@@ -161,6 +166,7 @@ def plain_pattern(wanted: str | float | bool) -> ValuePattern:
 
     def fits(value: Json) -> bool:
         if compared is not None:
+            # `True` is 1 to Python; a bound for numbers does not mean it.
             if isinstance(value, bool) or not isinstance(value, int | float):
                 return False
             bound = float(compared[2])

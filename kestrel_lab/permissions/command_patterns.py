@@ -44,7 +44,7 @@ class Match(IntEnum):
 class CommandPattern:
     """A pattern such as `git diff ...`, word by word; never a part of a word.
 
-    `git status` is these two words. `*`, `?` and `[ab]` stand for signs within a word, `...` for any number
+    `git status` is these two words. `*`, `?` and `[ab]` match signs within a word, `...` for any number
     of words; in a rule that allows, not for options that may write or run something. Words with blanks are
     quoted as in a shell.
     """
@@ -175,7 +175,7 @@ def _is_option(word: str) -> bool:
 
 
 def _concerns(pattern: _Forbidden, command: Command) -> Match:
-    """Match a command for asking and denying rules: options with values may stand between the words."""
+    """Match a command for asking and denying rules: options with values may come between the words."""
     if _matches_to_end(pattern.words, command, unknown_anywhere=False):
         found = Match.YES
     elif None in command and _matches_to_end(pattern.words, command, unknown_anywhere=True):
@@ -268,11 +268,12 @@ def _matches_to_end(pattern: tuple[str, ...], command: Command, *, unknown_anywh
             elif place == 0:
                 after |= {at + 1} if _same_program(wanted, word) else set()
             else:
+                # `cargo +nightly build`: the toolchain is no word of the pattern.
                 after |= (
                     {at}
                     if wanted == MORE or (at == 1 and (name in SEVERAL or word.startswith("+")))
                     else set()
-                )  # cargo +nightly
+                )
                 after |= (
                     {at + 1} if _same_word(wanted, word, short=at == 1 and name in ABBREVIATES) else set()
                 )
@@ -325,6 +326,7 @@ def offered_pattern(call: Call) -> str:
     if program not in _WITH_SUBCOMMANDS or not rest or not _SUBCOMMAND.fullmatch(rest[0] or ""):
         return ""
     pattern = f"{shlex.join([program, str(rest[0])])} {MORE}"
+    # A pattern is offered only if it would allow this very call.
     return pattern if CommandPattern.parse(pattern).allows(line.commands[0]) else ""
 
 

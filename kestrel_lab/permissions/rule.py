@@ -68,6 +68,7 @@ class Rule:
 
         `MAYBE` if part of the call is unknown before it runs.
         """
+        # All conditions must hold, so the weakest match decides; a rule without any applies to each call.
         found = Match.YES
         for name, commands in self.commands.items():
             text = _argument(call, name)
@@ -82,6 +83,7 @@ class Rule:
                 for command in (line.possible if line else ())
                 for pattern in commands
             ]
+            # The program may or may not run these words, so no match among them is certain.
             fits += [min(Match.MAYBE, match) for match in possible]
             found = min(found, max(fits, default=Match.NO))
         for name, values in self.values.items():
@@ -135,11 +137,10 @@ def read_rules_file(path: Path) -> tuple[Rule, ...]:
             f"{where}: {(error.strerror or 'refused').lower()}: name a file with [[rules]]"
         ) from error
     if unknown := [key for key in content if key != "rules"]:
-        msg = (
+        raise UsageError(
             f"{where}: unknown key {unknown[0]!r}: {did_you_mean(unknown[0], ['rules'])}; a file of "
             "rules holds [[rules]] tables only"
         )
-        raise UsageError(msg)
     return read_rules(content.get("rules", []), where)
 
 

@@ -131,6 +131,7 @@ def _allowing_ruling(rules: list[Rule], call: Call) -> Ruling | None:
                 break
             used[by.source] = by
         else:
+            # An argument counts as named only if each of the rules names it.
             named = frozenset.intersection(*(frozenset((name, *rule.values)) for rule in used.values()))
             return Ruling("allow", ", ".join(used), "; ".join(rule.why for rule in used.values()), args=named)
     return None

@@ -146,8 +146,11 @@ class Cascade:
                 str(path): int(number)
                 for number, path in connection.execute("SELECT id, path FROM files WHERE skipped = ''")
             }
-            numbers = [known[path] for path in paths if path in known]
-            held = words_found(connection, numbers, {each for pieces in whole.values() for each in pieces})
+            held = words_found(
+                connection,
+                [known[path] for path in paths if path in known],
+                {each for pieces in whole.values() for each in pieces},
+            )
         gaps = tuple(word for word, pieces in whole.items() if not any(piece in held for piece in pieces))
         total = sum(words.values())
         named = mentioned_paths(query, known)

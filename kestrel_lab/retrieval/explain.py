@@ -90,9 +90,7 @@ def explain_missing(index: CodeIndex, path: str) -> FileExplanation | None:
             path=path, state="missing", reason=f"it is outside the folder {index.workspace}"
         )
     if (closed := _unreadable_folder(index.workspace, path)) is not None:
-        why = (
-            f"it is not listed: the folder {closed} may not be read by you, so nobody can tell what is in it"
-        )
+        why = f"it is not listed: the folder {closed} may not be read by you, so what is in it is not known"
         return FileExplanation(path=path, state="unread", reason=f"{why}; allow it: chmod u+rx {closed}")
     if place.is_dir():
         return FileExplanation(path=path, state="missing", reason="it is a folder; files are what is found")
@@ -108,8 +106,11 @@ def explain_missing(index: CodeIndex, path: str) -> FileExplanation | None:
     if path in files_of(index.workspace):
         if why := skip_reason(path, now.size):
             return FileExplanation(path=path, state="unread", reason=f"it is not read: {why}")
-        reason = "it is not in the index yet: the index is still being built, or the file is new"
-        return FileExplanation(path=path, state="waiting", reason=reason)
+        return FileExplanation(
+            path=path,
+            state="waiting",
+            reason="it is not in the index yet: the index is still being built, or the file is new",
+        )
     return FileExplanation(path=path, state="ignored", reason=_explain_unlisted(index.workspace, path))
 
 
@@ -175,8 +176,11 @@ def last_step_about(steps: tuple[RetrievalStep, ...], path: str) -> FileExplanat
     for number, step in reversed(list(enumerate(steps, 1))):
         if path in step.dropped:
             why = str(step.dropped[path])
-            state = "behind" if why.startswith("ranked ") else "dropped"
-            return FileExplanation(path=path, state=state, reason=f"step {number}, {step.retriever}: {why}")
+            return FileExplanation(
+                path=path,
+                state="behind" if why.startswith("ranked ") else "dropped",
+                reason=f"step {number}, {step.retriever}: {why}",
+            )
     return None
 
 

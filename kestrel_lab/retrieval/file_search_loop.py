@@ -62,11 +62,13 @@ class ResourceMap:
             return nothing_found(self.gaps)
         lines = [f"{one.place}  {one.why}" for one in self.key_files]
         missing = f"; {missing_words_phrase(self.gaps)}" if self.gaps else ""
-        end = (
-            f"coverage {self.coverage:.0%} after {format_count(self.rounds, 'round')} "
-            f"({self.stopped}){missing}"
+        return "\n".join(
+            [
+                *lines,
+                f"coverage {self.coverage:.0%} after {format_count(self.rounds, 'round')} "
+                f"({self.stopped}){missing}",
+            ]
         )
-        return "\n".join([*lines, end])
 
 
 Propose = Callable[[ResourceMap], Awaitable[Sequence[str]]]
@@ -117,8 +119,7 @@ async def find_files(
         ]
         made = []
         for query in queries[:_MOST_QUERIES]:
-            retriever = cascade if query == goal else search
-            answer = await asyncio.to_thread(retriever, query, top_k)
+            answer = await asyncio.to_thread(cascade if query == goal else search, query, top_k)
             made.append(answer)
             top = max((hit.score for hit in answer.hits), default=0.0) or 1.0
             for hit in answer.hits:

@@ -68,6 +68,7 @@ def parse_question(text: str) -> Question:
     prose = _FENCE.sub("\n", telling)
     code = "\n".join(match[0] for match in _FENCE.finditer(telling))
     weights: dict[str, float] = {}
+    # The head is a part of the prose, which counts it once.
     for piece, amount in ((head, _NAMED_IN_HEAD - 1), (prose, 1.0), (code, _NAMED_IN_CODE)):
         for word, many in (search_terms(piece) if piece.strip() else {}).items():
             weights[word] = weights.get(word, 0.0) + many * amount
@@ -146,6 +147,7 @@ class _Places:
             found = [
                 number for module, number in self._modules.get(pieces[end - 1], []) if module.endswith(ending)
             ]
+            # One word alone names no module: it may be any word.
             if found and (end > 1 or end < len(pieces)):
                 return found, ".".join(pieces[end:])
         return [], written
@@ -168,6 +170,7 @@ def find_mentions(query: str, telling: str, files: Mapping[int, str], definition
         credit(
             "frame",
             found,
+            # The last frame of a traceback is the nearest to the error.
             1 / max(1, len(found)) * (0.5 + 0.5 * place / len(frames)),
             f"{path.rsplit('/', 1)[-1]} in a traceback",
         )

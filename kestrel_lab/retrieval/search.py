@@ -147,12 +147,11 @@ def file_excerpt(path: str, text: tuple[str, bytes], first: int, last: int, word
             key=lambda at: (sums[at + _SHOWN_LINES] - sums[at] + 2 * (at == 0), -at),
         )
         first, last = first + best, first + best + _SHOWN_LINES - 1
-    shown = "\n".join(line[:300] for line in lines[first - 1 : last])
     return Hit(
         path=path,
         first=first,
         last=last,
-        text=shown,
+        text="\n".join(line[:300] for line in lines[first - 1 : last]),
         hash=hashlib.sha256(text[1]).hexdigest(),
         how="",
         why="",
@@ -203,8 +202,9 @@ def words_found(connection: apsw.Connection, files: Iterable[int], words: Iterab
     numbers, found = list(files), set()
     for word in words:
         for number in numbers:
-            sql = "SELECT 1 FROM file_words WHERE file_words MATCH ? AND rowid = ?"
-            if connection.execute(sql, (f'"{word}"', number)).fetchone():
+            if connection.execute(
+                "SELECT 1 FROM file_words WHERE file_words MATCH ? AND rowid = ?", (f'"{word}"', number)
+            ).fetchone():
                 found.add(word)
                 break
     return found
@@ -304,8 +304,12 @@ class Grep:
         if isinstance(text, str):
             return None
         first = min(lines.values())
-        hit = file_excerpt(path, text, first, first + 11, words)
-        return replace(hit, how=self.name, why="has " + ", ".join(sorted(lines)[:4]), score=float(len(lines)))
+        return replace(
+            file_excerpt(path, text, first, first + 11, words),
+            how=self.name,
+            why="has " + ", ".join(sorted(lines)[:4]),
+            score=float(len(lines)),
+        )
 
 
 def check_hits(folder: Path, hits: Iterable[Hit], query: str) -> tuple[list[Hit], dict[str, str]]:

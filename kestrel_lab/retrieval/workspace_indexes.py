@@ -10,7 +10,7 @@ from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.search import Search
 from kestrel_lab.retrieval.semantic import SemanticScorer
 
-Tell = Callable[[str, float | None], None]
+Report = Callable[[str, float | None], None]
 """Receives progress: a text, and a share from 0 to 1 or `None`."""
 PATIENCE_S = 20.0
 """Seconds that a search waits for an index; then it searches the part that is there."""
@@ -29,7 +29,7 @@ class WorkspaceIndexes:
         place = Path(folder).resolve()
         return self._known.setdefault(place, CodeIndex(place, self._home))
 
-    def ready(self, folder: str | Path, tell: Tell | None = None) -> tuple[CodeIndex, str]:
+    def ready(self, folder: str | Path, report: Report | None = None) -> tuple[CodeIndex, str]:
         """Update the index of a folder for at most `PATIENCE_S`; return it, with a note if it is incomplete.
 
         The rest is built in the background. Raises `UsageError` without the folder, `StoreError` if no index
@@ -38,7 +38,7 @@ class WorkspaceIndexes:
         index = self.of(folder)
         note = index.up_to_date(
             PATIENCE_S,
-            None if tell is None else lambda done, total, path: tell(f"indexing {path}", done / total),
+            None if report is None else lambda done, total, path: report(f"indexing {path}", done / total),
         )
         return index, note
 

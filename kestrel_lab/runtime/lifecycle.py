@@ -55,7 +55,8 @@ async def check_dependencies(ctx: RunContext, step: Step) -> None:
 
 
 async def carry_out(ctx: RunContext, approvals: RunApprovals, plan: Plan) -> None:
-    """Carry out `plan`; on return the run is COMPLETE or FAILED and all of it is on disk.
+    """Carry out `plan`; on return the run is COMPLETE or FAILED and all of it is on disk, unless
+    its result is `Ports.stored_behind` it.
 
     A limit or a failing model ends the run FAILED with the reason recorded. `ApprovalRequired` escapes and
     leaves the run WAITING_APPROVAL. `Run.cancel` ends it CANCELLED; any other cancellation, by Ctrl-C for
@@ -98,7 +99,7 @@ async def carry_out(ctx: RunContext, approvals: RunApprovals, plan: Plan) -> Non
         raise
     else:
         _end_run(ctx, RunStatus.COMPLETE if end.outcome == "complete" else RunStatus.FAILED, end)
-    await ctx.on_disk()
+    await ctx.on_disk(last=True)
     await _call_end_hooks(ctx)
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
+from weakref import ref
 
 from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.calls import Usage
@@ -149,7 +150,7 @@ class Run(Generic[T]):
         self.approvals: RunApprovals | None = None
         self.task: asyncio.Task[None] | None = None
         """What works on the run. All three are set by the session of this process that does, if one does."""
-        self.files = RunFiles(self, store)
+        self.files = RunFiles(ref(self), run_id, store)
         """Where it has its files, and what a fork changed in its private copy: `run.files.changes`."""
         self.apply = self.files.apply
         """Takes what a fork changed over into the workspace, see `RunFiles.apply`."""

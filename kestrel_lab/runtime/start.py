@@ -46,6 +46,7 @@ from kestrel_lab.permissions.rulebook import (
 from kestrel_lab.runtime.agent.macro_calls import offer_macros, recorded_tools_of
 from kestrel_lab.runtime.agent.system_prompt import citation_instructions, system_prompt
 from kestrel_lab.runtime.approvals.decide import RunApprovals
+from kestrel_lab.runtime.context.dependencies import Series
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import GivenTexts, guidance_texts
 from kestrel_lab.runtime.context.history import PastTurn
@@ -87,6 +88,7 @@ from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.kernel.cells import GROUP as CELL_TOOLS
 from kestrel_lab.tools.kernel.kernel_tools import GROUP as KERNEL_TOOLS
 from kestrel_lab.tools.kernel.live_kernel import live_shell
+from kestrel_lab.tools.macros import MacroRegistry
 from kestrel_lab.tools.sandbox.select import choose_level, is_tested
 from kestrel_lab.tools.skills import LOAD_SKILL, Skill, find_skills, with_skills
 from kestrel_lab.tools.timeparse.session_time import session_time
@@ -134,7 +136,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
     plan, output, citations = _plan_of(options, goal, usual)
     steps = () if plan is None else all_steps(plan.steps)
     given = _given_anew(lab, options, rules, output, look=citations[0] != "off")
-    place, model = given.workspace, given.model
+    place, model, series = given.workspace, given.model, given.ports.series
     if is_adapter(model):
         model.check(place.root)
         if options.get("tools") is None and plan is None:
@@ -145,7 +147,8 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
     agents = plan is None or any(step.goal and not step.operation for step in steps)
     texts = GivenTexts()
     if agents and not is_adapter(model):
-        texts = _given_texts(lab, place, trial=bool(options["scenario"]))
+        read = partial(_given_texts, lab, place, trial=bool(options["scenario"]))
+        texts = read() if series is None else series.once("texts", place, read)
     copy = {} if began is None or str(place.root) != began.private_copy.get("folder") else began.private_copy
     project = began.workspace if began is not None and copy else str(place.root)
     toolbox, growth = _set_up(
@@ -157,6 +160,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
         expand=options.get("expand"),
         steps=steps_without(late, steps),
         resolve=given.resolve,
+        series=series,
     )
     if LOAD_SKILL not in toolbox:
         texts = replace(texts, skills={})
@@ -195,7 +199,8 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
         params=ModelParams.of(options.get("params")).as_json(),
         images=store_images(options["images"], place, lab.store) if options["images"] else [],
     )
-    ctx.state.apply(started, lab.store.create_run(ctx.run_id, started))
+    keep = given.ports.stored_behind
+    ctx.state.apply(started, lab.store.create_run(ctx.run_id, started, keep=keep))
     past = _past_events(lab, ctx, plan, history) if history else ()
     ctx.equip = registry.equipping(ctx, late, options.get("tools"), steps)
     missing = missing_servers(lab.mcp, but=late) if options.get("tools") is None and len(lab.mcp) else ()
@@ -552,12 +557,15 @@ def _set_up(
     steps: Sequence[Step],
     resolve: Callable[[str], Model],
     state: RunState | None = None,
+    series: Series | None = None,
 ) -> tuple[Toolbox, Growth | None]:
     """Return the tools that a run is offered and what finds more; `state` is that of a run that goes on.
 
     Raises `UsageError` where the steps to come need what is not there, or a sandbox does not work.
     """
-    toolbox = offer_macros(with_declarations(known, lab.store), lab.store, project, state)
+    macros = MacroRegistry(lab.store, project)
+    listed = macros.list() if series is None else series.once("macros", place, macros.list)
+    toolbox = offer_macros(with_declarations(known, lab.store), macros, listed, state)
     toolbox = with_skills(toolbox, skills)
     toolbox, growth = lab.registry.grown(toolbox, place.root, expand)
     _check_sandbox(lab, toolbox, place)

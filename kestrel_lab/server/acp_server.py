@@ -50,7 +50,7 @@ async def serve_acp(lab: Services, **options: Unpack[RunOptions]) -> None:
         reader, writer = await stdio_streams(limit=_LONGEST)
     except ValueError as error:
         raise UsageError(
-            "kestrel acp is started by an editor, which talks to it through pipes; its input and "
+            "kestrel acp is started by an editor, which uses it through pipes; its input and "
             "output cannot be files"
         ) from error
 
@@ -129,14 +129,14 @@ class AcpAgent:
         except KestrelError as error:
             raise RequestError(-32603, str(error)) from error
         self._runs[session_id] = run
-        telling = _Telling(self._client, session_id, run)
+        reported = _RunUpdates(self._client, session_id, run)
         try:
-            await telling.finish()
+            await reported.finish()
         finally:
             del self._runs[session_id]
         used = run.usage
         usage = Usage(total_tokens=used.tokens, input_tokens=used.tokens_in, output_tokens=used.tokens_out)
-        return PromptResponse(stop_reason=cast("Any", telling.stop), usage=usage)
+        return PromptResponse(stop_reason=cast("Any", reported.stop), usage=usage)
 
     async def cancel(self, session_id: str, **more: Any) -> None:
         """End the turn under way."""
@@ -148,10 +148,9 @@ class AcpAgent:
         from acp.schema import PermissionOption, ToolCallUpdate
 
         def given(option: str, reason: str = "") -> e.ApprovalGiven:
-            granted = option in ("once", "always")
             return e.ApprovalGiven(
                 call=asked.call,
-                granted=granted,
+                granted=option in ("once", "always"),
                 by="editor",
                 how="click",
                 reason=reason,
@@ -169,18 +168,21 @@ class AcpAgent:
         ]
         why = [] if asked.why == "danger" else [asked.why]
         content = _content("\n\n".join(filter(None, (*why, asked.preview))))
-        call = ToolCallUpdate(
-            tool_call_id=asked.call,
-            title=_title(asked.tool, asked.args),
-            raw_input=asked.args,
-            content=content,
+        answer = await self._client.request_permission(
+            session_id=session_id,
+            tool_call=ToolCallUpdate(
+                tool_call_id=asked.call,
+                title=_title(asked.tool, asked.args),
+                raw_input=asked.args,
+                content=content,
+            ),
+            options=choices,
         )
-        answer = await self._client.request_permission(session_id=session_id, tool_call=call, options=choices)
         return given(getattr(answer.outcome, "option_id", "reject"))
 
 
-class _Telling:
-    """Tells a client the events of one run as they come."""
+class _RunUpdates:
+    """Sends a client the events of one run as they come."""
 
     def __init__(self, client: Any, session_id: str, run: Run) -> None:
         self._client, self._session_id, self._run = client, session_id, run
@@ -241,9 +243,12 @@ class _Telling:
                     )
                 ]
             case e.ToolAnswered():
-                status = "completed" if event.error is None else "failed"
                 return [
-                    update_tool_call(event.call, status=cast("Any", status), content=_content(event.text))
+                    update_tool_call(
+                        event.call,
+                        status=cast("Any", "completed" if event.error is None else "failed"),
+                        content=_content(event.text),
+                    )
                 ]
             case e.RunFinished():
                 self.stop = (

@@ -32,9 +32,10 @@ def decide_question(lab: Services, message: Decision, *, by: str, how: str) -> R
         return message.refused("unknown_run", str(error), todo="`watch` lists the runs")
     found = lab.store.query(_ASKED, (row.id, message.question))
     if not found:
-        problem = f"run {row.id} has not asked {message.question!r}"
         return message.refused(
-            "unknown_question", problem, todo="take `question` from the message that asked"
+            "unknown_question",
+            f"run {row.id} has not asked {message.question!r}",
+            todo="take `question` from the message that asked",
         )
     asked = cast("ApprovalAsked", from_json(ApprovalAsked.type, cast("dict[str, Json]", loads(found[0][0]))))
     if (refused := _already_decided(lab, message) or _refuse_unfit(row, asked, message)) is not None:
@@ -89,9 +90,10 @@ def _refuse_unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refus
     if row.status.terminal:
         return message.refused("ended", f"run {row.id} is {row.status}: nothing waits for a decision")
     if message.key != asked.key:
-        problem = "the key is not the key of the waiting call: the call has changed since you saw it"
         return message.refused(
-            "changed", problem, todo="look at the call again and send the key that comes with it"
+            "changed",
+            "the key is not the key of the waiting call: the call has changed since you saw it",
+            todo="look at the call again and send the key that comes with it",
         )
     in_words = asked.why == "question"
     if in_words and isinstance(message, Approve):
@@ -140,8 +142,11 @@ async def cancel_run(lab: Services, message: Cancel, *, by: str) -> Reply:
         run.cancel()
         return Accepted(re=message.id, run=row.id)
     if at_work(row.owner, row.id) and not message.force:
-        problem = f"another process works on run {row.id}: stop it there, or take the run over"
-        return message.refused("at_work_elsewhere", problem, todo="send `cancel` with `force`")
+        return message.refused(
+            "at_work_elsewhere",
+            f"another process works on run {row.id}: stop it there, or take the run over",
+            todo="send `cancel` with `force`",
+        )
     if not await asyncio.to_thread(cancel_in_log, lab.store, row.id, by):
         return message.refused(
             "at_work_elsewhere", f"another process has just taken run {row.id}", todo="try again"

@@ -1,4 +1,4 @@
-"""Authorisation of the local server: only holders of its token may talk to it, and no page of another site,
+"""Authorisation of the local server: only holders of its token may use it, and no page of another site,
 even with a browser's help.
 
 Every other page that a browser shows can send requests to this machine, and a name of its own that suddenly
@@ -44,7 +44,7 @@ HEADERS: Final = {
 
 
 def new_token() -> str:
-    """Return 256 random bits as text that can stand in the fragment of an address."""
+    """Return 256 random bits as text that fits into the fragment of an address."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
@@ -110,20 +110,24 @@ class Guard:
             name.lower() in {"token", "access_token", "authorization"}
             for name, _ in parse_qsl(query.decode("latin-1"), True)
         ):
-            todo = "send it as Authorization: Bearer, and have the server make a new one"
-            return refusal_response(400, "bad_message", "a token must not be part of an address", todo)
+            return refusal_response(
+                400,
+                "bad_message",
+                "a token must not be part of an address",
+                "send it as Authorization: Bearer, and have the server make a new one",
+            )
         return self._stranger(headers)
 
     def _foreign(self, method: str, path: str, headers: Headers) -> Response | None:
         """Return the refusal of a request that a page of another site has sent; `None` for any other."""
         origins, site = headers.getlist("origin"), headers.get("sec-fetch-site", "none")
         if any(origin not in self._origins for origin in origins):
-            return refusal_response(403, "forbidden", "pages of other sites may not talk to this server")
+            return refusal_response(403, "forbidden", "pages of other sites may not use this server")
         if site not in {"same-origin", "none"}:
             # Following a link to the page only reads a static file.
             followed = method == "GET" and path == "/" and headers.get("sec-fetch-mode") == "navigate"
             if not (followed and headers.get("sec-fetch-dest") == "document"):
-                return refusal_response(403, "forbidden", "pages of other sites may not talk to this server")
+                return refusal_response(403, "forbidden", "pages of other sites may not use this server")
         return None
 
     def _stranger(self, headers: Headers) -> Response | None:
@@ -137,7 +141,10 @@ class Guard:
                 429, "too_many", "too many wrong tokens", "wait a minute", **{"Retry-After": "60"}
             )
         self._failures.append(now)
-        todo = "send Authorization: Bearer with the token that the server printed when it started"
         return refusal_response(
-            401, "unauthorized", "the token is missing or wrong", todo, **{"WWW-Authenticate": "Bearer"}
+            401,
+            "unauthorized",
+            "the token is missing or wrong",
+            "send Authorization: Bearer with the token that the server printed when it started",
+            **{"WWW-Authenticate": "Bearer"},
         )

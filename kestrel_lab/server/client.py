@@ -56,8 +56,13 @@ class Link:
         try:
             await self._obey(read)
         except KestrelError as error:
-            name = read.re if isinstance(read, protocol.Refused) else read.id
-            await self._put(protocol.Refused(re=name, code="refused", message=str(error)))
+            await self._put(
+                protocol.Refused(
+                    re=read.re if isinstance(read, protocol.Refused) else read.id,
+                    code="refused",
+                    message=str(error),
+                )
+            )
 
     async def _obey(self, read: protocol.ClientMessage | protocol.Refused) -> None:
         match read:
@@ -171,8 +176,11 @@ class Link:
 
     async def _subscribe(self, message: protocol.Subscribe) -> None:
         if len(self._tasks) > _FOLLOWED and message.run not in self._tasks:
-            todo = "unsubscribe from some"
-            await self._put(message.refused("too_many", f"{_FOLLOWED} runs are followed already", todo=todo))
+            await self._put(
+                message.refused(
+                    "too_many", f"{_FOLLOWED} runs are followed already", todo="unsubscribe from some"
+                )
+            )
             return
         try:
             follower = self._control.follow(message.run, after=message.after, view=message.view)
@@ -181,7 +189,7 @@ class Link:
             return
         await self._put(protocol.Accepted(re=message.id, run=message.run))
 
-        async def tell() -> None:
+        async def send() -> None:
             self._control.followers.add(follower)
             try:
                 async for one in follower.messages():
@@ -192,7 +200,7 @@ class Link:
                 self._control.followers.discard(follower)
 
         self._followed[message.run] = follower
-        self._run(message.run, tell())
+        self._run(message.run, send())
 
     async def _unsubscribe(self, message: protocol.Unsubscribe) -> None:
         task = self._tasks.pop(message.run, None)

@@ -97,8 +97,13 @@ class ClientApprover:
                 await self.attendance.over()
         except TimeoutError:
             # Silence is a no: a call is made only if somebody allowed it.
-            reason = f"nobody answered within {self.patience_s:g} s"
-            return ApprovalGiven(call=asked.call, granted=False, by="timeout", how="policy", reason=reason)
+            return ApprovalGiven(
+                call=asked.call,
+                granted=False,
+                by="timeout",
+                how="policy",
+                reason=f"nobody answered within {self.patience_s:g} s",
+            )
         raise ApprovalRequired(self.run, asked.tool, asked.args, question=asked.why == "question")
 
 
@@ -191,7 +196,7 @@ class Control:
         """Return a `Reporter` that sends the progress of `job` to watching clients, from any thread."""
         loop = asyncio.get_running_loop()
 
-        def tell(message: protocol.JobProgress) -> None:
+        def send(message: protocol.JobProgress) -> None:
             self.jobs[job] = message
             if message.done == message.total:
                 del self.jobs[job]
@@ -199,12 +204,16 @@ class Control:
                 link.report(message)
 
         def report(done: int, total: int, note: str) -> None:
-            fraction = done / total if total else None
             message = protocol.JobProgress(
-                job=job, at=time.time(), text=note, done=done, total=total, fraction=fraction
+                job=job,
+                at=time.time(),
+                text=note,
+                done=done,
+                total=total,
+                fraction=done / total if total else None,
             )
             # Jobs report from threads, but links belong to the event loop.
-            loop.call_soon_threadsafe(tell, message)
+            loop.call_soon_threadsafe(send, message)
 
         return report
 
@@ -244,8 +253,11 @@ class Control:
 
     def _begin(self, message: protocol.Start | protocol.Resume) -> protocol.Reply:
         if not self.can_start:
-            todo = "start the server with --allow-start, or start the run with: kestrel run"
-            return message.refused("not_allowed", "this server starts no runs", todo=todo)
+            return message.refused(
+                "not_allowed",
+                "this server starts no runs",
+                todo="start the server with --allow-start, or start the run with: kestrel run",
+            )
         approver = self.approver()
         if isinstance(message, protocol.Resume):
             run = resume(self.lab, message.run, approver=approver)

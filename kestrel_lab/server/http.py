@@ -4,7 +4,7 @@ page uses both.
 - `POST /v1/messages`: a message of the protocol; the response is the reply
 - `POST /v1/runs`: the same for `start`, whose `type` may be left out
 - `GET /v1/runs`: the newest runs, as the message `runs`
-- `GET /v1/events`: `watch`, and with `?run=RUN` what the next one tells too, for a page, which may not open
+- `GET /v1/events`: `watch`, and with `?run=RUN` what the next one sends too, for a page, which may not open
   many streams
 - `GET /v1/runs/RUN/events`: `subscribe` with `?after=N` or `Last-Event-ID`, and `?view=1` for what a screen
   shows
@@ -80,8 +80,12 @@ def make_app(
         Route("/v1/events", site.watch, methods=["GET"]),
         Route("/v1/runs/{run}/events", site.follow, methods=["GET"]),
     ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _wrong_address})
-    return Guard(app, token=token, port=port, public=frozenset(FILES))
+    return Guard(
+        Starlette(routes=routes, exception_handlers={HTTPException: _wrong_address}),
+        token=token,
+        port=port,
+        public=frozenset(FILES),
+    )
 
 
 def _file(path: str) -> Any:
@@ -97,12 +101,11 @@ def _file(path: str) -> Any:
 
 async def _wrong_address(_: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 405:
-        allowed = dict(error.headers or {})
         return refusal_response(
             405,
             "wrong_method",
             "this address does not accept that method: requests that change something are POST",
-            **allowed,
+            **dict(error.headers or {}),
         )
     return refusal_response(
         404,
@@ -145,8 +148,13 @@ class _Site:
     async def _obey(self, body: bytes) -> Response:
         message = protocol.read_message(body)
         if isinstance(message, protocol.Watch | protocol.Subscribe | protocol.Unsubscribe):
-            todo = "GET /v1/events for the list, GET /v1/runs/RUN/events for a run"
-            return _reply(message.refused("bad_message", "a stream is opened by a GET", todo=todo))
+            return _reply(
+                message.refused(
+                    "bad_message",
+                    "a stream is opened by a GET",
+                    todo="GET /v1/events for the list, GET /v1/runs/RUN/events for a run",
+                )
+            )
         return _reply(
             message
             if isinstance(message, protocol.Refused)
@@ -158,8 +166,7 @@ class _Site:
             watch = protocol.Watch(limit=int(request.query_params.get("limit", "50")))
         except ValueError as error:
             return _reply(_bad_query(error))
-        found = await asyncio.to_thread(self._control.list.newest, watch.limit)
-        return _reply(protocol.Runs(runs=found))
+        return _reply(protocol.Runs(runs=await asyncio.to_thread(self._control.list.newest, watch.limit)))
 
     async def watch(self, request: Request) -> Response:
         run = request.query_params.get("run", "")
@@ -201,7 +208,7 @@ class _Site:
             await link.close()
             return _reply(reply)
         self._streams += 1
-        # Tells `serve._Connection` that this connection is quiet, but not idle.
+        # Shows `serve._Connection` that this connection is quiet, but not idle.
         request.state.stream = True
 
         def over() -> None:
@@ -278,14 +285,14 @@ class EventStream(Response):
         """Send until the run has ended, the client is gone or does not read, or the server stops."""
         headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         gone = asyncio.create_task(_wait_for_disconnect(receive))
-        telling = asyncio.create_task(self._tell(send, headers))
+        sending = asyncio.create_task(self._stream(send, headers))
         asking = asyncio.create_task(self._ask())
         try:
-            await asyncio.wait({gone, telling}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (gone, telling, asking):
+            for task in (gone, sending, asking):
                 task.cancel()
-            await asyncio.gather(gone, telling, asking, return_exceptions=True)
+            await asyncio.gather(gone, sending, asking, return_exceptions=True)
             await self._link.close()
             self._over()
 
@@ -293,7 +300,7 @@ class EventStream(Response):
         for message in self._more:
             await self._link.send(message)
 
-    async def _tell(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+    async def _stream(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
         async for chunk in self._chunks():
             # A client that does not read would otherwise hold its messages in memory for ever.

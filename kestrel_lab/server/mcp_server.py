@@ -117,7 +117,7 @@ async def _follow_run(ctx: Any, lab: Services, begin: Callable[[], Run]) -> Call
     sending: set[asyncio.Task[None]] = set()
     count = 0
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         nonlocal count
         if (text := _progress(event)) is not None:
             count += 1
@@ -125,7 +125,7 @@ async def _follow_run(ctx: Any, lab: Services, begin: Callable[[], Run]) -> Call
             sending.add(task)
             task.add_done_callback(sending.discard)
 
-    stop = run.subscribe(tell)
+    stop = run.subscribe(report)
     try:
         await run.wait()
     except asyncio.CancelledError:
@@ -157,9 +157,10 @@ def _call_result(run: Run, lab: Services) -> CallToolResult:
         content += [
             ImageContent(type="image", data=image.data, mime_type=image.media_type) for image in shown
         ]
-    value = None if event is None or not isinstance(event.value, dict) else event.value
     return CallToolResult(
-        content=content, structured_content=value, is_error=run.status is not RunStatus.COMPLETE
+        content=content,
+        structured_content=None if event is None or not isinstance(event.value, dict) else event.value,
+        is_error=run.status is not RunStatus.COMPLETE,
     )
 
 

@@ -1,8 +1,8 @@
 """The words of the control protocol, version 1: small JSON objects with a `type`, checked where they come in.
 
-A client ignores types and fields that it does not know; a server refuses them, so that no misspelt word is
-taken for leave. Every message about what happened in a run carries the number of its event: a client that has
-seen number n asks for what came `after` n and misses nothing, and gets nothing twice.
+A client ignores types and fields that it does not know; a server refuses them, so that a misspelt word never
+counts as a permission. Every message about what happened in a run carries the number of its event: a client
+that has seen number n asks for what came `after` n and misses nothing, and gets nothing twice.
 """
 
 from __future__ import annotations

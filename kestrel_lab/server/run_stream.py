@@ -248,8 +248,7 @@ class Follower:
 
     def _news(self) -> tuple[bool, list[e.Record]]:
         # The status first: if the run has ended, the records read after that are all there will ever be.
-        ended = self._store.run(self.run).status.terminal
-        return ended, self._store.records(self.run, after=self._seen)
+        return self._store.run(self.run).status.terminal, self._store.records(self.run, after=self._seen)
 
     def _messages_of(self, records: list[e.Record]) -> Iterator[RunMessage]:
         for record in records:

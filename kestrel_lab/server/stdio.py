@@ -102,8 +102,13 @@ class LineTransport:
             if len(held) > MESSAGE_BYTES:
                 held, skipping = b"", True
         if held.strip() or skipping:
-            problem = "the input ended within a message, which was ignored"
-            self._said(Refused(code="cut_off", message=problem, todo="end each message with a line end"))
+            self._said(
+                Refused(
+                    code="cut_off",
+                    message="the input ended within a message, which was ignored",
+                    todo="end each message with a line end",
+                )
+            )
         self._soon(self._gone)
 
     def _chunk(self) -> bytes:

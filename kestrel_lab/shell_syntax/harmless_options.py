@@ -283,7 +283,8 @@ _SHOWN = {
 _NEVER = {
     # a format that has a program check signatures, an address that is a command
     "git": r".*%(?:G|\(signature).*|ext::.*",
-    **dict.fromkeys(("pytest", "python", "mypy", "ruff"), r"@.*"),  # the words of a file
+    # `@FILE` adds the words of a file.
+    **dict.fromkeys(("pytest", "python", "mypy", "ruff"), r"@.*"),
     # A variable, which may be SHELL.
     "make": r"[^-=][^=]*=.*",
     **dict.fromkeys(

@@ -116,6 +116,7 @@ class _Reading:
         ):
             self.lose("it is too long or too deeply nested")
             return
+        # Invisible characters can make a line look other than it is to whoever approves it.
         if not all(sign.isprintable() or sign in "\n\t" for sign in text):
             self.doubt("it contains characters that cannot be seen")
         try:
@@ -167,7 +168,8 @@ class _Reading:
 
     def set_variable(self, name: str, value: str | None, depth: int) -> None:
         """Record that a variable is set; any program may read it, and run what it holds."""
-        if name.startswith("GIT_CONFIG"):  # it may define an alias
+        # Settings of git may define an alias, which runs any program.
+        if name.startswith("GIT_CONFIG"):
             self.commands.append(("git", None))
         if _HARMLESS_VARIABLE.fullmatch(name):
             return
@@ -181,13 +183,15 @@ class _Reading:
         """Take in the commands that `text` would run if a program ran it, and those that it names in a
         language that is not read here.
         """
-        if "://" in text and not re.search(r"\s", text):  # an address
+        # An address is no program, though it has signs of one.
+        if "://" in text and not re.search(r"\s", text):
             return
         words = _TOKEN.findall(text)
         if depth >= _DEPTH or len(self.possible) > _MOST_COMMANDS or len(words) > _MOST_COMMANDS:
             self.possible.append(UNKNOWN)
             return
         inner = _Reading()
+        # Signs by which programs mark a text that they run, such as `!` in an alias of git.
         inner.read(text.strip().lstrip("|!:+@"), depth + 1)
         self.possible += [one for one in (*inner.commands, *inner.possible) if one != UNKNOWN]
         if not _SHELL_WORDS.fullmatch(text):
@@ -251,6 +255,8 @@ class _Tree:
             self._redirects.append((node.start_byte, node.end_byte))
             if not _HARMLESS_REDIRECT.fullmatch(self._text(node)):
                 reading.doubt("it reads or writes a file by a redirection")
+        # Between backticks a backslash escapes backticks, too: the shell removes it, then reads the rest as a
+        # program.
         elif kind == "command_substitution" and (text := self._text(node)).startswith("`") and "\\" in text:
             reading.read(re.sub(r"\\([`\\$])", r"\1", text[1:-1]), self._depth + 1)
 
@@ -320,6 +326,7 @@ _WHY = {
 def _commands_by_shlex(text: str) -> list[list[str]] | None:
     """Return the commands as `shlex` reads them; `None` if it fails."""
     lexer = shlex.shlex(_QUOTED_SEMICOLON.sub(_MARK, text), posix=True, punctuation_chars=";()<>|&\n")
+    # No comments: to bash a `#` within a word is a part of it, to `shlex` it is none.
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
     found: list[list[str]] = [[]]
     try:
@@ -330,6 +337,7 @@ def _commands_by_shlex(text: str) -> list[list[str]] | None:
                 found[-1].append(";" if token == _MARK else token)
     except ValueError:
         return None
+    # The other parser does not count the `!` that negates a command as a word of it.
     return [words for words in ([*one[1:]] if one[:1] == ["!"] else one for one in found) if words]
 
 

@@ -42,6 +42,8 @@ class Options:
             if joined or name in self.words.split():
                 return False
             return True if name in self.valued.split() else None
+        # Joined letters: one with a value takes the rest of its word, or the next word if it is the last
+        # letter.
         for number, letter in enumerate(option[1:], 1):
             if letter in self.values:
                 return number == len(option) - 1
@@ -199,7 +201,8 @@ def command_spellings(command: Command) -> tuple[Command, ...]:
     found = [command]
     if not command or command[0] is None:
         return (command,)
-    for one in found:  # grows while it is read
+    # The list grows while it is read.
+    for one in found:
         for other in (_by_name(one), _of_module(one), *_by_alias(one), _by_synonym(one)):
             if other and other not in found and len(found) < _MOST:
                 found.append(other)

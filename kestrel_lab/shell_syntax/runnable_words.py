@@ -2,7 +2,7 @@
 language of its own.
 
 `wrappers.py` knows the commands that surely run another one. Here are the words of which only the manual of
-the program could tell: the value of `rsync -e`, a program of awk, a setting of git, the words behind `docker
+the program could say: the value of `rsync -e`, a program of awk, a setting of git, the words behind `docker
 run`. A rule that forbids a command asks about them. A rule that allows covers them only if it names them: see
 `literal_places` and, for options, `harmless_options.py`.
 """
@@ -76,6 +76,7 @@ def runnable_words(command: Command) -> tuple[list[Command], list[str]]:
     """Return words of a command that may be commands, and texts that may be run or contain commands."""
     names = [name_of(one[0] or "") for one in command_spellings(command)]
     name = names[0]
+    # Bash runs the substitution in a subscript: `test -v 'a[$(id)]'`.
     if not _TEXT_ONLY.isdisjoint(names):
         return [], [
             word for word in command[1:] if word and name in _EVALUATES and re.search(r"\[.*(?:\$\(|`)", word)

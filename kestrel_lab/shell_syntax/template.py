@@ -109,6 +109,7 @@ def _quote_value(value: Json, place: _Place, name: str) -> str:
         raise UsageError(msg)
     if "\0" in text:
         raise UsageError(f"the value of {name} contains a NUL character, which no command can be given")
+    # Between single quotes nothing is special but the quote itself, which ends them.
     inner = text.replace("'", "'\"'\"'")
     return f"{place.before}'{inner}'{place.after}"
 
@@ -117,8 +118,10 @@ def _quote_value(value: Json, place: _Place, name: str) -> str:
 def _places(parts: tuple[str | None, ...]) -> tuple[_Place, ...]:
     """Return how to quote each reference, `None`; raises `UsageError` where no quoting is safe."""
     mark = "kestrelvalue"
+    # The command may contain the mark itself.
     while any(mark in part for part in parts if part):
         mark += "x"
+    # All of one length: no mark is the beginning of another.
     marks = [f"{mark}{number:04d}" for number in range(parts.count(None))]
     rest = iter(marks)
     text = "".join(next(rest) if part is None else part for part in parts)
@@ -140,6 +143,7 @@ def _by_tree(text: str, marks: list[str]) -> list[_Place]:
         at = source.index(mark.encode())
         node = root.descendant_for_byte_range(at, at + len(mark))
         before = source[:at].decode()
+        # After an odd number of backslashes the quote around the value would be escaped.
         if node is None or node.type not in _AROUND or (len(before) - len(before.rstrip("\\"))) % 2:
             _refuse(_kind(node))
         _check_around(node, source)

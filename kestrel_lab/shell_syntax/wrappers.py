@@ -175,6 +175,7 @@ def _command_place(options: Options, words: Command) -> int | None:
 
 def _wrapped_commands(options: Options, rest: Command) -> list[Command]:
     place = _command_place(options, rest)
+    # An unknown word may be any number of words, and the command may begin within them.
     if place is None or None in rest[:place]:
         return [UNKNOWN]
     return [rest[place:]] if place < len(rest) else []
@@ -190,6 +191,7 @@ def _of_shell(rest: Command) -> tuple[list[Command], list[str]]:
             place += 2 if word in ("--rcfile", "--init-file") else 1
             continue
         text = text or (word[0] == "-" and "c" in word)
+        # With `-s` a shell reads its program from standard input.
         if "s" in word and word[0] == "-":
             return [UNKNOWN], []
         place += 2 if word[-1:] in "oO" else 1
@@ -197,6 +199,7 @@ def _of_shell(rest: Command) -> tuple[list[Command], list[str]]:
         return [UNKNOWN], []
     if text:
         return [], [found]
+    # `/dev/stdin` and its like: another program writes the script.
     return ([UNKNOWN] if found.startswith(("/dev/", "/proc/")) else []), []
 
 
@@ -324,10 +327,7 @@ def _run_by_find(rest: Command, options: frozenset[str]) -> list[tuple[Command, 
         if option not in options:
             continue
         # Only there ends a `+` behind `{}` the command; elsewhere it is a word.
-        batch = option in (
-            "-exec",
-            "-execdir",
-        )
+        batch = option in ("-exec", "-execdir")
         while (
             place < len(rest)
             and rest[place] != ";"
@@ -338,6 +338,7 @@ def _run_by_find(rest: Command, options: frozenset[str]) -> list[tuple[Command, 
             tuple(None if word is None or _FOUND.search(word) else word for word in rest[begin:place])
             or UNKNOWN
         )
+        # `-execdir` runs in the folder of each file, where a relative path may be any program.
         elsewhere = (
             option in ("-execdir", "-okdir")
             and "/" in (inner[0] or "")

@@ -99,13 +99,14 @@ class _Fold:
             case e.ToolCalled():
                 self._called(event, at)
             case e.ToolAnswered():
-                self._told(event, at)
+                self._tool_answered(event, at)
             case _:
                 pass
 
     def _begin(self, event: e.StepStarted, at: float) -> None:
-        model = event.model or self._started.model
-        self._parts[event.step] = _Part(event.step, event.parent, event.call, model)
+        self._parts[event.step] = _Part(
+            event.step, event.parent, event.call, event.model or self._started.model
+        )
         system = self._started.system if event.system is None else event.system
         if event.goal and system:
             self._say(event.step, at, "system", system)
@@ -155,7 +156,8 @@ class _Fold:
         return asked
 
     def _called(self, event: e.ToolCalled, at: float) -> None:
-        if event.call not in self._calls:  # no model asked for it
+        # No model asked for it.
+        if event.call not in self._calls:
             step = self._say(event.step, at, "agent", "")
             step["llm_call_count"] = 0
             step["tool_calls"] = [
@@ -164,7 +166,7 @@ class _Fold:
         if event.effect != "opaque":
             self._calls[event.call][1]["extra"] = {"effect": event.effect}
 
-    def _told(self, event: e.ToolAnswered, at: float) -> None:
+    def _tool_answered(self, event: e.ToolAnswered, at: float) -> None:
         if event.call not in self._calls:
             self._called(e.ToolCalled(call=event.call, step=event.step, tool=event.tool, args={}), at)
         step, asked = self._calls[event.call]

@@ -95,6 +95,7 @@ class LiveExport:
 
     def __call__(self, run: ExportedRun, event: Event) -> None:
         """Take an event of a run in, and queue the spans that end with it."""
+        # Such events are in no log: an export from the log would have other spans.
         if isinstance(event, LiveEvent):
             return
         fold = self._folds.get(run.id) or self._fold(run, event)
@@ -206,6 +207,7 @@ def _encodable(attributes: Attributes) -> Attributes:
 
 
 def _nanoseconds(at: float) -> int:
+    # A float holds seconds since 1970 to a quarter of a microsecond: further digits would be noise.
     return round(at * 1e6) * 1000
 
 
@@ -219,11 +221,10 @@ def _send(spans: list[ReadableSpan], address: str) -> None:
     try:
         for start in range(0, len(spans), _BATCH):
             if exporter.export(spans[start : start + _BATCH]) is not SpanExportResult.SUCCESS:
-                msg = (
+                raise UsageError(
                     f"the collector at {endpoint} did not take the spans: is it running, and does it "
                     "speak OTLP/HTTP there? Its answer is logged above"
                 )
-                raise UsageError(msg)
     finally:
         exporter.shutdown()  # type: ignore[no-untyped-call]
 

@@ -91,7 +91,8 @@ def spans_of(
     found: list[Span] = []
     for record in records:
         if isinstance(record.event, e.RunForked):
-            found.clear()  # the parent's
+            # What came before are the parent's spans.
+            found.clear()
         found += fold.take(record.event, record.at)
     return found + fold.close()
 
@@ -194,9 +195,8 @@ class SpanFold:
             case e.MacroStarted() if span := self._open.get(f"call/{event.call}"):
                 span.attributes["kestrel.macro"] = event.macro
             case e.VerifierStarted():
-                key = f"verify/{event.step}/{event.verifier}"
                 self._begin(
-                    key,
+                    f"verify/{event.step}/{event.verifier}",
                     f"evaluate {event.verifier}",
                     self._step(event.step, at),
                     at,
@@ -322,8 +322,10 @@ class SpanFold:
         if span is None:
             return []
         if isinstance(event, e.StepRetried) or not event.ok:
-            kind = event.error_class if isinstance(event, e.StepRetried) else "failed"
-            span.fail(kind, event.reason if self._content else "")
+            span.fail(
+                event.error_class if isinstance(event, e.StepRetried) else "failed",
+                event.reason if self._content else "",
+            )
         return [*self._end_all(at, but=span.key, within=event.step), *self._end(span.key, at)]
 
     def _model_called(self, event: e.ModelCalled, at: float) -> None:
@@ -404,8 +406,9 @@ class SpanFold:
 
     def _begin_tool(self, event: e.ToolCalled | e.ToolAnswered, at: float) -> Span:
         key = f"call/{event.call}"
+        # Another attempt of the same call has no span of its own.
         if (known := self._open.get(key)) is not None:
-            return known  # another attempt of the same call
+            return known
         # The macro that it is part of.
         around = self._open.get(f"call/{event.call.rpartition('/')[0]}")
         if around is None or "kestrel.macro" not in around.attributes:
@@ -472,6 +475,7 @@ def _model_attributes(model: str) -> Attributes:
 
 
 def _trace_id(run: str) -> int:
+    # OpenTelemetry has 16 bytes for a trace and 8 for a span.
     return int.from_bytes(hashlib.sha256(f"trace\0{run}".encode()).digest()[:16])
 
 

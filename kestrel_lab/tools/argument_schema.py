@@ -139,8 +139,9 @@ class TypedArguments:
             raise error
         if isinstance(error, ValidationError):
             raise ToolArgumentsError(self._explain(error.errors(include_url=False))) from None
-        msg = f"{self.tool} was not run, its arguments could not be checked: {error_text(error)}"
-        raise ToolArgumentsError(msg) from error
+        raise ToolArgumentsError(
+            f"{self.tool} was not run, its arguments could not be checked: {error_text(error)}"
+        ) from error
 
     @cached_property
     def _plain(self) -> frozenset[str]:
@@ -209,8 +210,7 @@ class TypedArguments:
                 Annotated[parameter.type, Field(default=parameter.default, description=about)]
             ]
         # The functional form, with names known only now.
-        make_shape = cast("Callable[[str, dict[str, Any]], Any]", TypedDict)
-        shape = make_shape(self.tool, fields)
+        shape = cast("Callable[[str, dict[str, Any]], Any]", TypedDict)(self.tool, fields)
         shape.__pydantic_config__ = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
         try:
             return cast("TypeAdapter[dict[str, Any]]", TypeAdapter(shape))

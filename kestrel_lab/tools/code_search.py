@@ -29,10 +29,10 @@ def retrieval_tools(indexes: WorkspaceIndexes) -> list[Tool]:
     async def ready(ctx: ToolContext) -> tuple[CodeIndex, str]:
         loop = asyncio.get_running_loop()
 
-        def tell(text: str, share: float | None) -> None:
+        def report(text: str, share: float | None) -> None:
             loop.call_soon_threadsafe(ctx.progress, text, share)
 
-        return await asyncio.to_thread(indexes.ready, ctx.workspace.root, tell)
+        return await asyncio.to_thread(indexes.ready, ctx.workspace.root, report)
 
     @tool(
         danger_level=Danger.SAFE,
@@ -106,8 +106,7 @@ def retrieval_tools(indexes: WorkspaceIndexes) -> list[Tool]:
 
         """
         index, note = await ready(ctx)
-        uses = await asyncio.to_thread(Graph(index).uses, name.strip())
-        return _with_note(_uses_text(uses, name), note)
+        return _with_note(_uses_text(await asyncio.to_thread(Graph(index).uses, name.strip()), name), note)
 
     return [replace(made, group=GROUP) for made in (search_code, find_definition, find_references)]
 

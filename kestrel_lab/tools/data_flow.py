@@ -20,7 +20,7 @@ Shows = Literal["", "lines", "names"]
 paths.
 """
 Reach = Literal["nothing", "workspace", "address", "others", "anything"]
-"""What a call may change or tell: nothing outside the run; files of the workspace; the host that answers at
+"""What a call may change or send: nothing outside the run; files of the workspace; the host that answers at
 an address in its arguments; others, to whom it sends or with whom it changes things; or all of these.
 """
 

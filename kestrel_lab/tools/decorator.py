@@ -303,11 +303,10 @@ def _parameters(
     try:
         hints = get_type_hints(function, localns=dict(names), include_extras=True)
     except NameError as error:
-        msg = (
+        raise UsageError(
             f"tool {tool_name!r} has an annotation that means nothing here ({error}): import or define "
             "it above the function"
-        )
-        raise UsageError(msg) from error
+        ) from error
     context = ""
     parameters: dict[str, Parameter] = {}
     for parameter in declared:
@@ -315,9 +314,10 @@ def _parameters(
         if annotation is ToolContext:
             context = parameter.name
             continue
-        default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
         parameters[parameter.name] = Parameter(
-            annotation=annotation, default=default, description=about.get(parameter.name, "")
+            annotation=annotation,
+            default=REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default,
+            description=about.get(parameter.name, ""),
         )
     return parameters, context
 
@@ -325,11 +325,10 @@ def _parameters(
 def _refuse_undescribable(tool_name: str, parameter: inspect.Parameter) -> None:
     what = f"parameter {parameter.name!r} of tool {tool_name!r}"
     if parameter.kind in {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
-        msg = (
+        raise UsageError(
             f"{what} takes any number of arguments, which cannot be described to a model: name each "
             "one, or take a list or dict"
         )
-        raise UsageError(msg)
     if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
         raise UsageError(
             f"{what} is positional-only, but models name their arguments: remove the / from the signature"

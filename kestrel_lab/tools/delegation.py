@@ -59,10 +59,12 @@ def describe_for_team(spec: ToolSpec, members: Iterable[Step], team: Mapping[str
         f"{one_line(str(team[name].get('description') or team[name].get('instructions') or ''), 200)}"
         for name in names
     ]
-    about = {"type": "string", "enum": names, "description": "Which agent."}
     schema: dict[str, Any] = {
         **spec.schema,
-        "properties": {**cast("dict[str, Any]", spec.schema["properties"]), "agent": about},
+        "properties": {
+            **cast("dict[str, Any]", spec.schema["properties"]),
+            "agent": {"type": "string", "enum": names, "description": "Which agent."},
+        },
     }
     text = spec.description.partition(' The agent "worker"')[0]
     return replace(spec, description="\n".join([f"{text} Agents:", *lines]), schema=schema)

@@ -65,11 +65,10 @@ async def update_task(
     tasks = _tasks(ctx)
     known = {one.task: one for one in tasks.listed()}
     if task not in known:
-        msg = (
+        raise ValueError(
             f"there is no task {task!r}; "
             f"{did_you_mean(task, known) if known else 'the list is empty: create_tasks puts tasks on it'}"
         )
-        raise ValueError(msg)
     before = known[task]
     after = replace(
         before,

@@ -71,11 +71,10 @@ class Macro(TextView):
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            msg = (
+            raise UsageError(
                 f"{one_line(self.name)!r} cannot be a macro's name: use up to 64 letters, digits, _ "
                 "and -, beginning with a letter"
             )
-            raise UsageError(msg)
         if not self.description.strip():
             raise UsageError(
                 f"macro {self.name!r} has no description: say in one line what it "
@@ -132,11 +131,10 @@ class Macro(TextView):
         try:
             errors = list(Draft202012Validator(self.schema, registry=registry).iter_errors(complete))
         except Unresolvable as error:
-            msg = (
+            raise ToolArgumentsError(
                 f"macro {self.name} was not run: its schema refers to something that it does not "
                 f"contain ({error})"
-            )
-            raise ToolArgumentsError(msg) from error
+            ) from error
         if errors:
             lines = [
                 f"- {'.'.join(map(str, error.absolute_path)) or 'args'}: {one_line(error.message, 200)}"
@@ -270,12 +268,11 @@ class MacroRegistry:
 
     def _set(self, name: str, *, enabled: bool) -> Macro:
         self.get(name)
-        sql = (
-            "UPDATE macros SET enabled = ?, updated_at = ? WHERE workspace_id = ? AND name = ? AND "
-            "enabled IS NOT ?"
-        )
         self._store.execute(
-            sql, (int(enabled), time.time(), self.workspace, name, int(enabled)), f"macro {name!r}"
+            "UPDATE macros SET enabled = ?, updated_at = ? WHERE workspace_id = ? AND name = ? AND "
+            "enabled IS NOT ?",
+            (int(enabled), time.time(), self.workspace, name, int(enabled)),
+            f"macro {name!r}",
         ).result()
         return self.get(name)
 
@@ -308,24 +305,24 @@ _COLUMNS = (
 def add_macro(store: SessionStore, workspace: str, macro: Macro) -> None:
     """Store `macro` as the next version of its name, whatever `version` it has; wait until it is on disk."""
     now = time.time()
-    sql = (
+    store.execute(
         f"INSERT INTO macros({_COLUMNS}) SELECT ?, ?, ?, ?, ?, ?, coalesce(max(version), 0) + 1, ?, ?, ?"
-        " FROM macros WHERE workspace_id = ? AND name = ?"
-    )
-    values = (
-        str(uuid.uuid4()),
-        workspace,
-        macro.name,
-        macro.description,
-        dumps(macro.schema),
-        dumps([step.as_json() for step in macro.steps]),
-        int(macro.enabled),
-        now,
-        now,
-        workspace,
-        macro.name,
-    )
-    store.execute(sql, values, f"macro {macro.name!r}").result()
+        " FROM macros WHERE workspace_id = ? AND name = ?",
+        (
+            str(uuid.uuid4()),
+            workspace,
+            macro.name,
+            macro.description,
+            dumps(macro.schema),
+            dumps([step.as_json() for step in macro.steps]),
+            int(macro.enabled),
+            now,
+            now,
+            workspace,
+            macro.name,
+        ),
+        f"macro {macro.name!r}",
+    ).result()
 
 
 def _step(macro: str, item: Json) -> MacroStep:

@@ -73,8 +73,9 @@ def parse_relative(
         )
     else:
         moment, place = session.now, place or session.zone
-    preferences = Preferences(prefer=prefer, order=order or None)
-    return read(text, moment, zone=place, preferences=preferences).as_json()
+    return read(
+        text, moment, zone=place, preferences=Preferences(prefer=prefer, order=order or None)
+    ).as_json()
 
 
 @tool(

@@ -14,7 +14,7 @@ from typing import Final
 
 from kestrel_lab.core.events.actions import Action
 from kestrel_lab.shell_syntax.effects import runs_program
-from kestrel_lab.verification.claims import Statement, code_in, files_in
+from kestrel_lab.verification.claims import ANY_VERB, VERBS, Statement, code_in, files_in
 from kestrel_lab.verification.effects import (
     is_among,
     may_change_anything,
@@ -28,14 +28,6 @@ from kestrel_lab.verification.effects import (
 from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.subject import Subject
 
-VERBS: Final[dict[str, str]] = {
-    "write": "wrote|written|created|added|saved|generated|inserted|appended",
-    "edit": "edited|changed|updated|modified|fixed|refactored|renamed|replaced|implemented|patched",
-    "delete": "deleted|removed",
-    "run": "ran|run|executed|tested",
-    "send": "sent|emailed|mailed|posted|published|submitted|transferred|paid"
-    "|booked|scheduled|deployed|pushed",
-}
 TOOLS: Final[dict[str, re.Pattern[str]]] = {
     kind: re.compile(words, re.IGNORECASE)
     for kind, words in {
@@ -47,22 +39,21 @@ TOOLS: Final[dict[str, re.Pattern[str]]] = {
     }.items()
 }
 """Words in the names of tools that do a kind of action."""
-_ANY: Final = "|".join(VERBS.values())
 _ADVERBS: Final = r"(?:\s+(?:also|then|just|now|already|first|\w+ly))*"
 _CLAIM: Final = re.compile(
-    rf"(?:\b(?:I|we)(?:['’]ve|\s+have)?{_ADVERBS}\s+|(?<=[,;])\s+(?:and\s+)?(?:then\s+)?|\band{_ADVERBS}\s+)(?P<verb>{_ANY})\b",
+    rf"(?:\b(?:I|we)(?:['’]ve|\s+have)?{_ADVERBS}\s+|(?<=[,;])\s+(?:and\s+)?(?:then\s+)?|\band{_ADVERBS}\s+)(?P<verb>{ANY_VERB})\b",
     re.IGNORECASE,
 )
 _SUBJECT: Final = re.compile(
-    rf"\b(?:I|we)(?:['’]ve|\s+have)?{_ADVERBS}\s+(?:\w+ed|\w+t|did|made|went|{_ANY})\b", re.IGNORECASE
+    rf"\b(?:I|we)(?:['’]ve|\s+have)?{_ADVERBS}\s+(?:\w+ed|\w+t|did|made|went|{ANY_VERB})\b", re.IGNORECASE
 )
 _BARE: Final = re.compile(
-    rf"^\W*(?:(?:All\s+)?(?:done|finished|ok)\W+)?(?:Successfully\s+)?(?P<verb>(?!run\b)(?:{_ANY}))\s+(?:the\s+|a\s+|an\s+|file\s+|command\s+|new\s+)*(?=`|[\w./-]+\.\w+\b|rm\b)",
+    rf"^\W*(?:(?:All\s+)?(?:done|finished|ok)\W+)?(?:Successfully\s+)?(?P<verb>(?!run\b)(?:{ANY_VERB}))\s+(?:the\s+|a\s+|an\s+|file\s+|command\s+|new\s+)*(?=`|[\w./-]+\.\w+\b|rm\b)",
     re.IGNORECASE,
 )
 """A report without its subject, as in "Wrote `SUMMARY.md`": its object follows at once."""
 _PASSIVE: Final = re.compile(
-    rf"^`?\s+(?:was|were|has been|have been|is now)\s+(?:\w+ly\s+)?(?:{_ANY})\b", re.IGNORECASE
+    rf"^`?\s+(?:was|were|has been|have been|is now)\s+(?:\w+ly\s+)?(?:{ANY_VERB})\b", re.IGNORECASE
 )
 """Text after a file that was changed."""
 _SHOWN: Final = re.compile(r"\b(?:below|above|here|following)\b|:\W*$", re.IGNORECASE)
@@ -76,14 +67,6 @@ SUPPOSED: Final = re.compile(
 _SUCCESS: Final = re.compile(
     r"\b(?:success\w*|pass(?:es|ed)?|without (?:any )?errors?|cleanly|green|works?|worked)\b", re.IGNORECASE
 )
-_SPEAKS: Final = re.compile(
-    rf"\b(?:{_ANY}|pass|passed|fail|failed|failures?|errors?|skipped|warnings?|exit|exited)\b", re.IGNORECASE
-)
-
-
-def mentions_actions(answer: str) -> bool:
-    """Return true if an answer has a word that the action checks read; if not, the log need not be read."""
-    return _SPEAKS.search(answer) is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,6 +77,7 @@ def claims_of(answer: str) -> tuple[Statement, ...]:
     """Return the claims of `answer` in order; headings, list labels and courtesies are none."""
     every = [*answer_pieces(answer)]
     for place, said in enumerate(every[1:]):
+        # `every[place]` is the piece before `said`.
         if said.kind == "code" and every[place].kind != "code":
             every[place] = replace(every[place], shown=said.text)
     idle = [
@@ -88,6 +89,27 @@ def claims_of(answer: str) -> tuple[Statement, ...]:
         for said, no in zip(every, idle, strict=True)
         if said.kind != "heading" and any(map(str.isalnum, said.text)) and not no
     )
+
+
+VERBS: Final[dict[str, str]] = {
+    "write": "wrote|written|created|added|saved|generated|inserted|appended",
+    "edit": "edited|changed|updated|modified|fixed|refactored|renamed|replaced|implemented|patched",
+    "delete": "deleted|removed",
+    "run": "ran|run|executed|tested",
+    "send": "sent|emailed|mailed|posted|published|submitted|transferred|paid"
+    "|booked|scheduled|deployed|pushed",
+}
+"""Past tenses of English that claim an action, by its kind."""
+ANY_VERB: Final = "|".join(VERBS.values())
+_SPEAKS: Final = re.compile(
+    rf"\b(?:{ANY_VERB}|pass|passed|fail|failed|failures?|errors?|skipped|warnings?|exit|exited)\b",
+    re.IGNORECASE,
+)
+
+
+def mentions_actions(answer: str) -> bool:
+    """Return true if an answer has a word that the action checks read; if not, the log need not be read."""
+    return _SPEAKS.search(answer) is not None
 
 
 _PLAIN_PROSE: Final = re.compile(r"(?:[^\W_]|[,;:!?'’()-]|\.(?=\s|\Z)|(?<! ) |\n(?! ))*")
@@ -215,6 +237,7 @@ def _blocks(answer: str) -> Iterator[Statement]:  # one case per kind of block  
 
 
 def _sentences(text: str, at: int, lead: str) -> Iterator[Statement]:
+    # Masked by as many characters, so that offsets hold in the text.
     covered = _COVERED.sub(lambda match: "\x00" * len(match[0]), text)
     start = 0
     for match in [*_END.finditer(covered), None]:
@@ -299,6 +322,7 @@ def files_in(said: Statement) -> Iterator[Mention]:
     """Yield the files that a sentence names, in backticks or not; addresses and blocks of code name none."""
     if said.kind == "code":
         return
+    # Blanks of the same length, so that offsets hold in the sentence.
     text = _MARKS.sub(" ", _URL.sub(lambda match: " " * len(match[0]), said.text))
     for match in _BARE_PATH.finditer(text):
         name = match[0]

@@ -47,6 +47,7 @@ def check_answer(subject: Subject, checks: Mapping[Kind, tuple[Check, ...]] = CH
             try:
                 for one in check(subject):
                     found.setdefault((check.__name__, one.what), replace(one, check=check.__name__))
+            # The limit is one for all checks: the next ones would stop at once.
             except WorkSpent:
                 stopped.append(
                     unfinished_issue(
@@ -55,6 +56,7 @@ def check_answer(subject: Subject, checks: Mapping[Kind, tuple[Check, ...]] = CH
                     )
                 )
                 break
+            # An answer is the text of a model: however it is nested, it must not end the run.
             except (RecursionError, MemoryError):
                 stopped.append(
                     unfinished_issue(
@@ -68,5 +70,10 @@ def check_answer(subject: Subject, checks: Mapping[Kind, tuple[Check, ...]] = CH
 
 def unfinished_issue(why: str) -> Issue:
     """Return the issue that an answer was not checked completely."""
-    fix = "nothing is known of the rest; ask for a shorter answer"
-    return Issue("minor", "", f"the answer was not checked to its end: {why}", fix, check=UNFINISHED)
+    return Issue(
+        "minor",
+        "",
+        f"the answer was not checked to its end: {why}",
+        "nothing is known of the rest; ask for a shorter answer",
+        check=UNFINISHED,
+    )

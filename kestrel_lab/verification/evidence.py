@@ -41,7 +41,7 @@ class CheckedCitation:
     why: str = ""
     """Why it is wrong or unknown."""
     status: CitedStatus = "current"
-    """Tells if lines that the run read have changed since."""
+    """Whether lines that the run read have changed since."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +150,7 @@ def span_as_now(subject: Subject, one: CheckedCitation) -> Span | None:
 
 
 def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> tuple[str, str]:
-    """Return the state of a cited place by the current file; the earlier reading only tells if it changed."""
+    """Return the state of a cited place by the current file; the earlier reading only shows if it changed."""
     files, name = subject.files, cited.path
     texts = {path: text for path in files.named(name) if (text := files.read(path)) is not None}
     if not texts:

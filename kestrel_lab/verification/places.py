@@ -159,8 +159,9 @@ def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: 
         for path in subject.files.named(cited.path)
         if (text := subject.files.read(path)) is not None
     }
+    # `files_exist` reports a file that is not there.
     if not texts:
-        return ""  # `files_exist` speaks of it
+        return ""
     where = f"{cited.path}:{cited.first}" + (f"-{cited.last}" if cited.last != cited.first else "")
     subject.checked.add(where)
     counts = {path: len(split_lines(text)) for path, text in texts.items()}

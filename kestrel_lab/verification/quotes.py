@@ -148,7 +148,8 @@ def normalised_code(code: str) -> tuple[str, ...]:
             and every[place + 1 : place + 2]
             and every[place + 1].isidentifier()
         ):
-            place += 1  # `self.` and the like
+            # `self.` and the like.
+            place += 1
         elif part == "," and following in ")]}":
             pass
         elif (

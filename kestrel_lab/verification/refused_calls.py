@@ -15,12 +15,11 @@ from kestrel_lab.verification.claimed_actions import (
     DO_IT,
     SUPPOSED,
     TOOLS,
-    VERBS,
     ClaimedAction,
     failure_text,
     may_have_done,
 )
-from kestrel_lab.verification.claims import Statement, files_in
+from kestrel_lab.verification.claims import VERBS, Statement, files_in
 from kestrel_lab.verification.effects import (
     changes_cells,
     code_of,

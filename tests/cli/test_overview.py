@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import io
+import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from waits import until
 
 from kestrel_lab.cli import overview
 from kestrel_lab.cli.app import app
-from kestrel_lab.cli.overview import COMMANDS, EVAL_PANELS, PANELS
+from kestrel_lab.cli.command_table import COMMANDS, EVAL_PANELS, PANELS
 
-pytestmark = pytest.mark.usefixtures("warm")
+COLD = sys.executable
+"""The fixture `warm` puts another one in its place."""
+
+pytestmark = pytest.mark.usefixtures("warm", "usual_interrupt")
+
+
+@pytest.fixture
+def usual_interrupt() -> Iterator[None]:
+    """Ctrl-C does to the tests after one what it did before: `main` is called in a process of its own."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("width", ["80", "160"])
@@ -146,3 +161,29 @@ def test_a_terminal_is_told_that_commands_are_loaded(
     monkeypatch.setattr("kestrel_lab.cli.main.main", lambda: None)
     overview.main()
     assert screen.getvalue() == ("\x1b[2mloading kestrel_lab …\x1b[0m\r\x1b[2K" if said else "")
+
+
+@pytest.fixture(scope="module")
+def start_cpu_s() -> float:
+    """Processor seconds until the first line of the command line could run."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([COLD, "-c", "import kestrel_lab.cli"], check=True, timeout=120)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize("moment_s", [0.05, 0.1, 0.2, 0.4, 0.8])
+def test_an_interrupt_while_modules_load_says_nothing(
+    moment_s: float, start_cpu_s: float, tmp_path: Path
+) -> None:
+    """Ctrl-C, so many processor seconds after the start: exit code 130, and one line at most."""
+    process = subprocess.Popen(
+        [COLD, "-m", "kestrel_lab", "doctor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+    )
+    clock = Path(f"/proc/{process.pid}/schedstat")
+    until(lambda: int(clock.read_text().split()[0]) > 1e9 * (start_cpu_s + moment_s), "the moment")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert said.count(b"\n") <= 1
+    assert b"Traceback" not in said

@@ -435,6 +435,34 @@ def test_runs_and_trials_are_listed(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_rests_on_a_run_is_refused_with_an_event_of_it(tmp_path: Path) -> None:
+    """A statement that rests on a run is kept where all events queued before it were, and else refused for the
+    same reason: of the same commit or an earlier one, whatever others rest on.
+    """
+    store, other = SessionStore(tmp_path / "k.db"), SessionStore(tmp_path / "k.db")
+    for run in ("taken", "whole"):
+        store.create_run(run, STARTED)
+    store.flush()
+    assert other.claim(store.run("taken"))
+
+    def note(*runs: str) -> Future[None]:
+        sql = "INSERT INTO file_trust(content, path, at) VALUES (?, '', 0)"
+        return store.execute(sql, (str(time.monotonic_ns()),), "a note", rests_on=runs, urgent=False)
+
+    for run in ("taken", "whole"):
+        store.append(run, Progress(text="on"))
+    notes = {runs: note(*runs) for runs in [("taken",), ("whole", "taken"), ("whole",), ()]}
+    store.flush()
+    later = note("taken")
+    store.flush()
+    refused = {runs: type(done.exception()) for runs, done in notes.items()}
+    none = type(None)
+    assert refused == {("taken",): Fenced, ("whole", "taken"): Fenced, ("whole",): none, (): none}
+    assert isinstance(later.exception(), Fenced)
+    store.close()
+    other.close()
+
+
 def test_a_missing_run_names_the_nearest(tmp_path: Path) -> None:
     """Asking for a run that does not exist tells the nearest id, or that there are none."""
     store = SessionStore(tmp_path / "k.db")

@@ -257,7 +257,7 @@ def test_output_is_reported_line_by_line_while_code_runs(tmp_path: Path) -> None
 
     def ran(code: str) -> ExecutionResult:
         told.clear()
-        return asyncio.run(kernel.live.execute(code, str(tmp_path), "r", "c", show=False, tell=told.append))
+        return asyncio.run(kernel.live.execute(code, str(tmp_path), "r", "c", show=False, report=told.append))
 
     kernel.shell.user_ns["told"] = told
     assert ran("print('one', 'two')\nprint(len(told))").output.text == "one two\n1\n"

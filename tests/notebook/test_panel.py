@@ -9,7 +9,7 @@ from kestrel_lab.core.events.labels import BLAME
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, RunScanned
 from kestrel_lab.lab import Lab
 from kestrel_lab.notebook.frontend import LOOKED_AT, Notebook
-from kestrel_lab.notebook.panel import Panel, StaticPicture
+from kestrel_lab.notebook.panel import Panel
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.testing import ScriptedModel
 
@@ -102,9 +102,10 @@ class Shown:
     def __init__(self) -> None:
         self.pictures: list[str] = []
 
-    def update(self, still: StaticPicture) -> None:
+    def update(self, still: dict[str, str], *, raw: bool) -> None:
         """Another picture."""
-        self.pictures.append(still.bundle["text/html"])
+        assert raw
+        self.pictures.append(still["text/html"])
 
 
 def cited(tmp_path: Path) -> tuple[Run, Path]:

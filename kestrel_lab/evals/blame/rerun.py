@@ -312,7 +312,7 @@ class Reruns:
                 scenario, ready.sources[scenario.id], guidance=config.guidance, named=self.named_guidance
             ) as place,
             ready.models_for(
-                lab, scenario, config, FIRST_EPOCH + number, place.root, f"{self.run.id}/{at}/{number}"
+                lab, scenario, config, FIRST_EPOCH + number, place, f"{self.run.id}/{at}/{number}"
             ) as models,
         ):
             options["model"] = wrap(models.model)

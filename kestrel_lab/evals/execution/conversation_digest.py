@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from json.encoder import encode_basestring as json_text
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
-from kestrel_lab.core.json_types import Json, content_key, sorted_json, text_key
+from kestrel_lab.core.json_types import content_key, sorted_json, text_key
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolSpec
 from kestrel_lab.core.protocols import Model, OnDelta
 from kestrel_lab.models.cassettes.recorder import (
@@ -22,7 +23,7 @@ from kestrel_lab.models.cassettes.recorder import (
     settings_content,
     tools_content,
 )
-from kestrel_lab.models.cassettes.scrub import Scrubber, folder_hidden, map_texts
+from kestrel_lab.models.cassettes.scrub import Scrubber, folder_hidden
 from kestrel_lab.models.wrapper import ModelWrapper
 
 _CLOCK: Final = re.compile(r"(?<=When this session began it was )[^.]*(?=\.)")
@@ -46,11 +47,13 @@ _remembered: Final = lru_cache(maxsize=2_000)(_scrub_once)
 class ConversationDigest:
     """Collects the calls of a trial in `workspace`."""
 
-    def __init__(self, workspace: Path) -> None:
-        self._hide_folder = folder_hidden(workspace)
+    def __init__(self, workspace: Path, like: ConversationDigest | None = None) -> None:
+        """`like` is that of another trial in the same folder: what it found out is not found out again."""
+        self._hide_folder = folder_hidden(workspace) if like is None else like._hide_folder
         self._calls: list[str] = []
         self._chance = False
-        self._tools: tuple[tuple[ToolSpec, ...], str] = ((), "[]")
+        self._tools: list[tuple[tuple[ToolSpec, ...], str]] = [((), "[]")] if like is None else like._tools
+        """One element: the tools of the last request, and their JSON text."""
         self._messages: dict[int, tuple[Message, str]] = {}
         """By identity, the JSON text of messages: each request repeats those of the one before."""
 
@@ -80,7 +83,15 @@ class ConversationDigest:
         )
 
     def _json(self, content: object) -> str:
-        return sorted_json(map_texts(cast("Json", content), self._hide))
+        """Return the `sorted_json` of `content` with every text hidden in it, but no key: both in one go."""
+        if isinstance(content, str):
+            return json_text(self._hide(content))
+        if isinstance(content, dict):
+            pairs = [f"{json_text(str(key))}:{self._json(content[key])}" for key in sorted(content)]
+            return f"{{{','.join(pairs)}}}"
+        if isinstance(content, list):
+            return f"[{','.join(map(self._json, content))}]"
+        return sorted_json(content)
 
     def _json_of_message(self, message: Message) -> str:
         known = self._messages.get(id(message))
@@ -91,9 +102,10 @@ class ConversationDigest:
 
     def _json_of_tools(self, tools: tuple[ToolSpec, ...]) -> str:
         """Return the JSON of the tools; nearly always they are those of the request before."""
-        if tools != self._tools[0]:
-            self._tools = tools, self._json(tools_content(tools))
-        return self._tools[1]
+        known = self._tools[0]
+        if tools != known[0]:
+            known = self._tools[0] = tools, self._json(tools_content(tools))
+        return known[1]
 
     def _hide(self, text: str) -> str:
         text = self._hide_folder(text)

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from kestrel_lab.core.errors import UsageError, most_severe
 from kestrel_lab.core.events.union import RunFinished, RunStarted, StateTransition, from_json
 from kestrel_lab.core.json_types import Json, dumps
-from kestrel_lab.core.run_types import RunStatus, new_run_id
+from kestrel_lab.core.run_types import RunStatus, new_run_id, new_trial_id
 from kestrel_lab.evals.execution.prepare import PreparedSuite
 from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.execution.remote_trials import bench_order, make_trial
@@ -295,7 +295,7 @@ def _lost_trial(store: SessionStore, ready: PreparedSuite, ask: TrialRequest, wh
         "identity": ask.identity.as_json(),
     }
     return EvalRow(
-        id=f"t{secrets.token_hex(8)}",
+        id=new_trial_id(),
         scenario=ask.scenario.id,
         result=result,
         metrics={},

@@ -33,11 +33,12 @@ from kestrel_lab.models.cassettes.recorder import AbsentModel, TrialCassette
 from kestrel_lab.models.learned_router import ROUTER, learned_model
 from kestrel_lab.models.router import ROUTE, model_router, read_routes
 from kestrel_lab.models.wrapper import ModelWrapper
-from kestrel_lab.runtime.context.dependencies import Ports
+from kestrel_lab.runtime.context.dependencies import Ports, Series
 from kestrel_lab.runtime.context.toolboxes import chosen_tools
 from kestrel_lab.runtime.services import Services
 from kestrel_lab.runtime.workflows.loader import plan_for
 from kestrel_lab.testing import ScriptedModel, load_script
+from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Tool, Toolbox
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class PreparedSuite:
     batches: Batches | None = None
     """What gathers model calls into batches, where that was asked for."""
 
+    series: Series = field(default_factory=Series)
+    """What its trials prepare once."""
     config_tools: Mapping[str, Toolbox] = field(default_factory=dict)
     """By configuration, for those that bring tools of their own."""
 
@@ -99,13 +102,15 @@ class PreparedSuite:
 
     @asynccontextmanager
     async def models_for(
-        self, lab: Services, scenario: Scenario, config: Config, epoch: int, workspace: Path, trial: str
+        self, lab: Services, scenario: Scenario, config: Config, epoch: int, place: Workspace, trial: str
     ) -> AsyncIterator[TrialModels]:
-        """Open the models of one trial in `workspace`, with its tape where calls are recorded or replayed.
+        """Open the models of one trial in `place`, with its tape where calls are recorded or replayed.
 
         `trial` is equal for a trial that is made again in the same eval run after its process died.
         """
-        calls = ConversationDigest(workspace)
+        workspace = place.root
+        first = self.series.once("digest", place, partial(ConversationDigest, workspace))
+        calls = ConversationDigest(workspace, first)
         if self.batches is not None:
             with self.batches.trial(trial, calls, workspace) as batched:
                 yield TrialModels(

@@ -62,19 +62,26 @@ class Keeper:
     """Stores finished trials in the background."""
 
     def __init__(
-        self, store: SessionStore | None, on_row: Callable[[EvalRow], None], eval_run: EvalRun | None = None
+        self,
+        store: SessionStore | None,
+        on_row: Callable[[EvalRow], None],
+        eval_run: EvalRun | None = None,
+        *,
+        most: int = 0,
     ) -> None:
         """Without a `store`, `on_row` is called and nothing is stored; it is called on the running event
-        loop.
+        loop. Of `most` trials on their way to the disk `room` waits for one to get there.
         """
+        self._most, self._room = most, asyncio.Event()
         self._store, self._on_row, self._eval_run = store, on_row, eval_run
         self._loop = asyncio.get_running_loop()
         self._storing: set[Future[None]] = set()
+        self._ended: deque[tuple[Future[None], EvalRow]] = deque()
         self._failure: BaseException | None = None
         self.rows: list[EvalRow] = []
 
-    def keep(self, row: EvalRow) -> None:
-        """Queue `row`; raises the error of an earlier one."""
+    def keep(self, row: EvalRow, *, rests_on: tuple[str, ...] = ()) -> None:
+        """Queue `row`, see `store_trial`; raises the error of an earlier one."""
         if self._failure is not None:
             raise self._failure
         row = row if self._eval_run is None else self._eval_run.mark(row)
@@ -82,10 +89,17 @@ class Keeper:
         if self._store is None:
             self._on_row(row)
             return
-        done = store_trial(self._store, row)
+        # Somebody is going to wait for the last one that there is room for.
+        last = len(self._storing) + 1 == self._most
+        done = store_trial(self._store, row, urgent=last, rests_on=rests_on)
         self._storing.add(done)
-        # The future ends on the thread that writes the log; `on_row` belongs to the event loop.
-        done.add_done_callback(lambda stored: self._loop.call_soon_threadsafe(self._stored, stored, row))
+        done.add_done_callback(lambda stored: self._end(stored, row))
+
+    async def room(self) -> None:
+        """Wait until another trial may begin: one that ends is soon reported, however slow the disk is."""
+        while self._store is not None and len(self._storing) >= self._most:
+            self._room.clear()
+            await self._room.wait()
 
     async def finish(self) -> None:
         """Wait until all rows are on disk and `on_row` was called for each; raises the error of any."""
@@ -95,13 +109,22 @@ class Keeper:
         if self._failure is not None:
             raise self._failure
 
-    def _stored(self, done: Future[None], row: EvalRow) -> None:
-        self._storing.discard(done)
-        try:
-            done.result()
-            self._on_row(row)
-        except Exception as error:  # raised where the next row is kept, or at the end  # noqa: BLE001
-            self._failure = self._failure or error
+    def _end(self, done: Future[None], row: EvalRow) -> None:
+        """Tell the event loop, to which `on_row` belongs: this is the thread that writes the log."""
+        self._ended.append((done, row))
+        if len(self._ended) == 1:  # else it has been told of an earlier row, and takes this one as well
+            self._loop.call_soon_threadsafe(self._take_ended)
+
+    def _take_ended(self) -> None:
+        while self._ended:
+            done, row = self._ended.popleft()
+            self._storing.discard(done)
+            try:
+                done.result()
+                self._on_row(row)
+            except Exception as error:  # raised where the next row is kept, or at the end  # noqa: BLE001
+                self._failure = self._failure or error
+        self._room.set()
 
 
 Turn = tuple[TrialRequest, tuple[EvalRow, ...]]
@@ -411,7 +434,9 @@ async def run_trials(given: TrialsToRun) -> list[EvalRow]:
     }
     free = asyncio.Semaphore(ready.suite.concurrency)
     await prepare_models(ready.models.values())  # what a process loads once is no trial's time
-    keeper = Keeper(lab.store if given.store else None, given.on_row, given.eval_run)
+    # As many as run at once may be on their way to the disk meanwhile, and as many again share a commit.
+    most = 2 * ready.suite.concurrency
+    keeper = Keeper(lab.store if given.store else None, given.on_row, given.eval_run, most=most)
 
     async def work(queue: deque[Turn]) -> None:
         while queue:
@@ -421,11 +446,20 @@ async def run_trials(given: TrialsToRun) -> list[EvalRow]:
                     return
                 ask, earlier = queue.popleft()
                 with count_running(given.progress):
-                    row = await run_trial(lab, ready, ask, keep_in=given.keep_in, attempt=len(earlier) + 1)
+                    row = await run_trial(
+                        lab,
+                        ready,
+                        ask,
+                        keep_in=given.keep_in,
+                        attempt=len(earlier) + 1,
+                        stored_behind=given.store,
+                    )
             if row.outcome == "error" and len(earlier) < ready.suite.retry_errors:
                 queue.append((ask, (*earlier, row)))
             else:
-                keeper.keep(with_earlier_attempts(earlier, row))
+                row = with_earlier_attempts(earlier, row)
+                keeper.keep(row, rests_on=(*(one.run for one in earlier), row.run))
+                await keeper.room()
 
     try:
         with ExitStack() as bounds:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -33,7 +32,7 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Check, Model, OnDelta, Trial
-from kestrel_lab.core.run_types import EARLY_STOPPING, RunStatus
+from kestrel_lab.core.run_types import EARLY_STOPPING, RunStatus, new_trial_id
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.execution.early_stop import EarlyStopping, at_best, ended_early
@@ -174,8 +173,11 @@ async def run_trial(
     *,
     keep_in: Path | None = None,
     attempt: int = 1,
+    stored_behind: bool = False,
 ) -> EvalRow:
     """Run the scenario, judge and measure the run; `attempt` counts those that broke before.
+
+    The run is on disk, unless the row is `stored_behind` it in the same log: then nobody waits for that.
 
     What goes wrong inside the run or a check is in the row. Raises `UsageError` for what the caller
     must change, and the store's errors.
@@ -197,13 +199,13 @@ async def run_trial(
         ) as workspace,
         ready.containers.opened(scenario, workspace, lab.sandbox) as sandbox,
         ready.models_for(
-            lab, scenario, config, ask.epoch, workspace.root, f"{ask.identity.key}/{attempt}"
+            lab, scenario, config, ask.epoch, workspace, f"{ask.identity.key}/{attempt}"
         ) as models,
     ):
         # The lab's bar for answers is no part of the suite; the checks judge.
         ports = replace(models.ports, abstain=None, sandbox=sandbox)
         if not config.learning:
-            ports = replace(ports, memory=NoMemory())
+            ports = replace(ports, memory=NoMemory(), series=None if scenario.before else ready.series)
         options: ConfigOptions = {**_UNSAID, **config.options}
         turns, bounds = (scenario.goal, *scenario.turns), ready.limits(scenario, config, lab.limits)
         user = None if scenario.user is None else scenario.user.definition()
@@ -235,7 +237,11 @@ async def run_trial(
                     if user and name == user["model"]
                     else (models.grader if name in ready.graders else models.resolve)(name)
                 ),
-                ports=replace(ports, early_stopping=EarlyStopping(lab.store, scenario)) if watched else ports,
+                ports=replace(
+                    ports,
+                    stored_behind=stored_behind and goal == scenario.goal,
+                    early_stopping=EarlyStopping(lab.store, scenario) if watched else None,
+                ),
                 output=scenario.output or None,
                 history=[turn.past for turn in scenario.history] if goal == scenario.goal else (),
                 **options,
@@ -250,8 +256,7 @@ async def run_trial(
                     await asyncio.wait([run.task])
             else:
                 broke = await finish_run(run)
-        # Everything is on disk when a wait ends; `Run.records` would make the disk wait once more.
-        records = tuple(lab.store.records(run.id))
+        records = await _records_of(lab, run)
         judged = (
             Judged(outcome="error", reason=broke)
             if broke
@@ -285,7 +290,7 @@ async def run_trial(
     if unusable:
         judged = replace(judged, outcome="error", reason="; ".join(filter(None, [judged.reason, *unusable])))
     return EvalRow(
-        id=f"t{secrets.token_hex(8)}",
+        id=new_trial_id(),
         scenario=scenario.id,
         result=_result(
             ask,
@@ -306,6 +311,14 @@ async def run_trial(
         epoch=ask.epoch,
         key=ask.identity.key,
     )
+
+
+async def _records_of(lab: Services, run: Run) -> tuple[Record, ...]:
+    """Return the records of a run that has ended, from memory where they are kept there."""
+    kept = lab.store.kept(run.id)
+    if kept is None and run.ctx is not None:
+        await run.ctx.on_disk()  # at once where that was waited for; `Run.records` would always wait
+    return tuple(lab.store.records(run.id) if kept is None else kept)
 
 
 def with_earlier_attempts(earlier: Sequence[EvalRow], row: EvalRow) -> EvalRow:

@@ -233,7 +233,7 @@ def _reviewed(goal: str, events: Sequence[e.Event], ended: e.RunFinished) -> e.R
     if not ended.answer:
         return ended
     # With all the rules of the checks: imported only where there is an answer.
-    from kestrel_lab.verification.claimed_actions import mentions_actions
+    from kestrel_lab.verification.claims import mentions_actions
     from kestrel_lab.verification.engine import CHECKS, check_answer
     from kestrel_lab.verification.subject import subject_of
 

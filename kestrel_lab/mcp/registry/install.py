@@ -148,14 +148,15 @@ async def lock_package(package: Package, env: Mapping[str, str]) -> LockedPackag
     if not own:
         raise InstallError(f"{package.pin} was not found where {installer} looks for packages")
     if package.sha256 and package.kind == "pypi" and package.sha256 not in own:
-        msg = (
+        raise InstallError(
             f"{package.pin} is another file than the catalogue names: it should have the hash "
             f"{package.sha256[:16]}…, and has {own[0][:16]}…"
         )
-        raise InstallError(msg)
-    pinned = package.sha256 or ",".join(own)
     return LockedPackage(
-        package=replace(package, sha256=pinned), installer=installer, text=text, packages=len(hashes)
+        package=replace(package, sha256=package.sha256 or ",".join(own)),
+        installer=installer,
+        text=text,
+        packages=len(hashes),
     )
 
 
@@ -231,9 +232,9 @@ def _check_program(locked: LockedPackage, program: Path) -> None:
 def _begin(locked: LockedPackage, folder: Path) -> None:
     folder.mkdir(parents=True)
     if locked.installer == "npm":
-        dependencies = {locked.package.name: locked.package.version}
         (folder / "package.json").write_text(
-            json.dumps({"private": True, "dependencies": dependencies}), "utf-8"
+            json.dumps({"private": True, "dependencies": {locked.package.name: locked.package.version}}),
+            "utf-8",
         )
         (folder / "package-lock.json").write_text(locked.text, "utf-8")
     else:
@@ -391,8 +392,7 @@ def allowing_pattern(package: Package, patterns: Sequence[str]) -> str:
 
 def checked_pattern(pattern: str) -> str:
     """Return the pattern `NAME==VERSION` or `NAME==VERSION.*`; raises `ValueError` for anything else."""
-    fixed = pattern.removesuffix(".*")
-    name = fixed.removeprefix("npm:")
+    name = pattern.removesuffix(".*").removeprefix("npm:")
     if name.count("==") != 1 or not re.fullmatch(r"(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]*==\d[\w.+!-]*", name):
         raise ValueError(f"{one_line(pattern, 60)!r} is not NAME==VERSION or NAME==VERSION.*")
     return pattern

@@ -133,10 +133,15 @@ def _deductions(entry: Entry, known: tuple[str, ...], env: Mapping[str, str]) ->
     package, found = entry.package, []
     if package is not None and package.variables:
         missing = [name for name in package.variables if not env.get(name)]
-        why = f"is given {', '.join(package.variables)} of your environment" + (
-            f"; not set: {', '.join(missing)}" if missing else ""
+        found.append(
+            Point(
+                criterion="secrets",
+                points=-10,
+                most=0,
+                why=f"is given {', '.join(package.variables)} of your environment"
+                + (f"; not set: {', '.join(missing)}" if missing else ""),
+            )
         )
-        found.append(Point(criterion="secrets", points=-10, most=0, why=why))
     if package is not None and (near := imitated_name(package.name, known)):
         found.append(
             Point(

@@ -195,8 +195,9 @@ def read_text(folder: Path, path: str) -> tuple[str, bytes] | str:
     """Return the text of a file and its bytes, or why it cannot be read as text."""
     try:
         # Between listing and opening the name may have become a link out of the folder.
-        fd = open_no_log(os.path.join(folder, path), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-        with os.fdopen(fd, "rb") as file:
+        with os.fdopen(
+            open_no_log(os.path.join(folder, path), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb"
+        ) as file:
             # The file may have grown since its stamp.
             content = file.read(MOST_BYTES + 1)
     except OSError as error:

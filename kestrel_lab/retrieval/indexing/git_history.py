@@ -104,8 +104,10 @@ def commit_message_scores(
 ) -> dict[int, float]:
     """Return scores of files changed by the commits that match a question."""
     found: dict[int, list[float]] = defaultdict(list)
-    sql = "SELECT seq, path, many FROM commit_files WHERE seq IN (SELECT value FROM json_each(?))"
-    for seq, path, many in connection.execute(sql, (json.dumps(list(messages)),)):
+    for seq, path, many in connection.execute(
+        "SELECT seq, path, many FROM commit_files WHERE seq IN (SELECT value FROM json_each(?))",
+        (json.dumps(list(messages)),),
+    ):
         if path in files:
             found[files[path]].append(messages[seq] / math.log2(1 + many))
     return {
@@ -135,11 +137,11 @@ def changed_together(connection: apsw.Connection, path: str, most: int = 30) -> 
     own = list(connection.execute("SELECT seq, many FROM commit_files WHERE path = ?", (path,)))
     total = sum(1 / math.log2(1 + many) for _, many in own)
     found: dict[str, float] = defaultdict(float)
-    sql = (
+    for other, many in connection.execute(
         "SELECT other.path, other.many FROM commit_files AS mine JOIN commit_files AS other USING "
-        "(seq) WHERE mine.path = ?1 AND other.path <> ?1"
-    )
-    for other, many in connection.execute(sql, (path,)):
+        "(seq) WHERE mine.path = ?1 AND other.path <> ?1",
+        (path,),
+    ):
         found[str(other)] += 1 / math.log2(1 + many)
     best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:most]
     return {other: score / (total + 1) for other, score in best}

@@ -73,8 +73,9 @@ def _rust(path: str, target: str, known: frozenset[str]) -> list[str]:
         roots = roots[1:] if pieces[0] == "super" else roots
         pieces = pieces[1:]
     for end in range(len(pieces), 0, -1):
-        options = [posixpath.join(root, *pieces[:end]) for root in roots]
-        if found := _first_known(options, (".rs", "/mod.rs"), known):
+        if found := _first_known(
+            [posixpath.join(root, *pieces[:end]) for root in roots], (".rs", "/mod.rs"), known
+        ):
             return found if found != [path] else []
     return []
 

@@ -165,8 +165,10 @@ def store_file(
     for chunk in found.chunks:
         body = index_text("\n".join(lines[chunk.first - 1 : chunk.last]))
         bodies.append(body)
-        row = (number, chunk.first, chunk.last, chunk.kind, chunk.name)
-        connection.execute("INSERT INTO chunks(file, first, last, kind, name) VALUES (?, ?, ?, ?, ?)", row)
+        connection.execute(
+            "INSERT INTO chunks(file, first, last, kind, name) VALUES (?, ?, ?, ?, ?)",
+            (number, chunk.first, chunk.last, chunk.kind, chunk.name),
+        )
         connection.execute(
             "INSERT INTO chunk_words(rowid, name, body) VALUES (?, ?, ?)",
             (connection.last_insert_rowid(), index_text(chunk.name), body),

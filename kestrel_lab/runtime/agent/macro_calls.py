@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from kestrel_lab.core.calls import Call, Problem, Result
@@ -13,23 +13,21 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.eventlog.conversation import OpenMacro
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, MCP_INSTALL
-from kestrel_lab.tools.macros import MACRO_RUN, MacroRegistry, with_macros
+from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroRegistry, with_macros
 from kestrel_lab.tools.skills import LOAD_SKILL
 from kestrel_lab.tools.tool import Toolbox
 
 
 def offer_macros(
-    toolbox: Toolbox, store: SessionStore, project: str, state: RunState | None = None
+    toolbox: Toolbox, registry: MacroRegistry, listed: Iterable[Macro], state: RunState | None = None
 ) -> Toolbox:
-    """`toolbox` with `macro_run` for the enabled macros of a workspace.
+    """`toolbox` with `macro_run` for the enabled ones of the macros `listed` in the registry.
 
     A macro that a resumed run had begun stays in the version it was begun with.
     """
-    registry = MacroRegistry(store, project)
-    macros = {macro.name: macro for macro in registry.list() if macro.enabled}
+    macros = {macro.name: macro for macro in listed if macro.enabled}
     for begun in state.macros.values() if state is not None else ():
         try:
             macros[begun.started.macro] = registry.get(begun.started.macro, begun.started.version)

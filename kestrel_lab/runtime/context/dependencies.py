@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, TypeVar, cast
 
 from kestrel_lab.core.notes import Note, NoteQuery
 from kestrel_lab.core.protocols import Gatherer, Memory
 from kestrel_lab.runtime.supervision.failure_kinds import RetryBudget, Sleep
+from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.timeparse.session_time import machine_now
+
+T = TypeVar("T")
 
 
 class NoMemory:
@@ -38,6 +42,24 @@ def _file_gatherer() -> Gatherer:
     return FileGatherer()
 
 
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Runs that begin alike, such as the trials of a suite: what each would prepare anew is prepared once."""
+
+    _prepared: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def once(self, what: str, place: Workspace, make: Callable[[], T]) -> T:
+        """Return what runs in `place` have in common, which `make` makes for the first of them; made for each
+        where the workspace is one that runs write in.
+        """
+        if not place.read_only:
+            return make()
+        key = what, str(place.root)
+        if key not in self._prepared:
+            self._prepared[key] = make()
+        return cast("T", self._prepared[key])
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ports:
     """Each may be replaced, for example `session.ports = replace(session.ports, memory=…)`; runs begun later
@@ -61,6 +83,12 @@ class Ports:
     abstain: float | None = None
     """The confidence, from 0 to 1, that an answer has to state where it is looked at; one that states less
     ends its run as not good enough.
+    """
+    series: Series | None = None
+    """The runs that this one begins like."""
+    stored_behind: bool = False
+    """Whether a result is stored behind the run that cannot be without it: then nobody waits for the disk
+    when it ends, and its records are taken from memory, see `SessionStore.kept`.
     """
     early_stopping: Callable[[str], Awaitable[str]] | None = None
     """Asked before each turn and call why the run of that id cannot succeed any more, when all its events are

@@ -229,6 +229,7 @@ class RunContext:
     def adopt(self, event: Event, at: float) -> None:
         """Take in an event that is in the log already."""
         self._in_order = False  # it may stand before events that were applied earlier
+        self.services.store.kept(self.run_id)  # which has not seen it
         self.state.apply(event, at)
         self.flow.take(event)
         self.tell(event)
@@ -245,9 +246,8 @@ class RunContext:
 
     def go(self, target: RunStatus, reason: str = "") -> None:
         """Change the run's state."""
-        waited_for = (
-            target is not RunStatus.EXECUTING
-        )  # of that nobody waits: it shares a commit with what follows
+        # For that nobody waits: it shares a commit with what follows.
+        waited_for = target is not RunStatus.EXECUTING and not self.given.ports.stored_behind
         self.emit(StateTransition(source=self.state.status, target=target, reason=reason), urgent=waited_for)
 
     async def sleep(self, seconds: float) -> None:
@@ -324,15 +324,17 @@ class RunContext:
         self._check_going()
 
     def _check_going(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        self.check_refused()
         if limit := self.clock.overdue:
             raise self.out_of_time(limit)
 
-    async def on_disk(self) -> None:
+    async def on_disk(self, *, last: bool = False) -> None:
         """Wait until everything emitted so far is committed; raises the store's error if something was
-        refused.
+        refused. The `last` wait of a run is left to what is `stored_behind` it.
         """
+        if last and self.given.ports.stored_behind:
+            self.check_refused()
+            return
         loop = asyncio.get_running_loop()
         if self._queued and self._asking is None:
             self._asking = []
@@ -343,6 +345,10 @@ class RunContext:
         if waiting is not None:
             waiting.append(waiter := loop.create_future())
             await waiter
+        self.check_refused()
+
+    def check_refused(self) -> None:
+        """Raise the store's error if an event was refused."""
         if self._failure is not None:
             raise self._failure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
     from kestrel_lab.runtime.run import Run
 
 
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class RunFiles(TextView):
     """Where a run has its files: in the workspace itself, or a fork in a private copy of it."""
 
-    __slots__ = ("_handle", "_id", "_store")
-
-    def __init__(self, run: Run, store: SessionStore) -> None:
-        # Weak, because the handle holds this: circles stay in memory until Python looks for them.
-        self._handle, self._id, self._store = ref(run), run.id, store
+    # Weak, because the handle holds this: circles stay in memory until Python looks for them.
+    _handle: ref[Run]
+    _id: str
+    _store: SessionStore
 
     @property
     def _run(self) -> Run:

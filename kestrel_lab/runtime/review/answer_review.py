@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from kestrel_lab.answers.claim_markdown import TITLE
 from kestrel_lab.answers.confidence import StatedConfidence, format_share, stated_confidence
 from kestrel_lab.answers.contracts import is_abstention
 from kestrel_lab.answers.next_actions import NextAction, next_actions
@@ -32,7 +33,7 @@ from kestrel_lab.runtime.review.evidence_table import (
     speaks_of_earlier,
 )
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.verification.claims import is_plain_prose
+from kestrel_lab.verification.claims import is_plain_prose, mentions_actions
 from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.workspace_files import Files
@@ -47,6 +48,8 @@ MOST_CONCERNS: Final = 20
 """Concerns stored with the answer."""
 FORM: Final = "form"
 """The verifier that looks at the form of an answer."""
+_FORM_STEP: Final = "'form'"
+"""In the text of a plan with a step that looks at the form of the answer."""
 _WRITE: Final = frozenset({"write_file", "edit_file", "multi_edit"})
 
 
@@ -58,6 +61,44 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
     end = RunFinished(outcome="complete", answer=answer)
     if not ctx.given.ports.look or not answer.strip():
         return end
+    if _rests_on_nothing(ctx.state) and is_plain_prose(answer) and not mentions_actions(answer):
+        end = replace(end, looked=True, checked=0)
+    else:
+        end = await _compared(ctx, end)
+    if ctx.given.ports.abstain is not None and not is_abstention(answer):
+        end = await _held_back(ctx, end, ctx.given.ports.abstain)
+    try:
+        return await _with_calibration(ctx, end)
+    except UsageError as error:
+        # The answer is not lost to a file that somebody edited.
+        return replace(
+            end,
+            concerns=[*end.concerns, Issue("minor", "", str(error), "", check="calibration").as_json()],
+        )
+
+
+def _rests_on_nothing(state: RunState) -> bool:
+    """Return whether a run read nothing and called nothing, so that its answer cannot repeat an order of
+    others, and was asked for in no form.
+    """
+    began, plan = state.started, str(state.plan)
+    return (
+        began is not None
+        # Earlier runs and files of the workspace may contain orders.
+        and not began.earlier
+        and not began.guidance
+        and TITLE not in plan
+        and _FORM_STEP not in plan
+        and not any(
+            conversation.answers or any(said.role == "tool" for said in conversation.messages)
+            for conversation in state.conversations.values()
+        )
+    )
+
+
+async def _compared(ctx: RunContext, end: RunFinished) -> RunFinished:
+    """Return the end of a run with its answer compared with the workspace and the log."""
+    answer = end.answer
     actions = await actions_done(ctx, answer)
     plain = actions is None and claims_nothing(ctx.state, answer)
     # Whose words they are is asked only where the answer has words enough to repeat an order.
@@ -81,21 +122,13 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
         else ()
     )
     concerns = [*looked.concerns, *(one.as_json() for one in (*orders, *await form_issues(ctx)))]
-    end = await _held_back(ctx, replace(looked, concerns=concerns[:MOST_CONCERNS]))
-    try:
-        return await _with_calibration(ctx, end)
-    except UsageError as error:
-        # The answer is not lost to a file that somebody edited.
-        return replace(
-            end,
-            concerns=[*end.concerns, Issue("minor", "", str(error), "", check="calibration").as_json()],
-        )
+    return replace(looked, concerns=concerns[:MOST_CONCERNS])
 
 
 async def form_issues(ctx: RunContext) -> list[Issue]:
     """Return the issues of the last verdict on the answer's form, as notes: they refuse no answer."""
     # As nearly always: spares reading the log.
-    if "'form'" not in str(ctx.state.plan):
+    if _FORM_STEP not in str(ctx.state.plan):
         return []
     await ctx.on_disk()
     records = await asyncio.to_thread(ctx.services.store.records, ctx.run_id, types=(VerifierFinished.type,))
@@ -111,15 +144,13 @@ async def form_issues(ctx: RunContext) -> list[Issue]:
     ]
 
 
-async def _held_back(ctx: RunContext, end: RunFinished) -> RunFinished:
-    """Return `end` as `unmet` if its confidence is below the session's minimum; abstentions are exempt."""
-    if ctx.given.ports.abstain is None or is_abstention(end.answer):
-        return end
+async def _held_back(ctx: RunContext, end: RunFinished, least: float) -> RunFinished:
+    """Return `end` as `unmet` if its confidence is below `least`."""
     said = await _stated_confidence(ctx, end)
-    if said is None or said.value >= ctx.given.ports.abstain:
+    if said is None or said.value >= least:
         return end
     reason = (
-        f"it abstains: its confidence is {format_share(said.value)}, {ctx.given.ports.abstain:.3g} is asked "
+        f"it abstains: its confidence is {format_share(said.value)}, {least:.3g} is asked "
         f"for (setting abstain); {said.why}"
     )
     return replace(end, outcome="unmet", reason=reason)

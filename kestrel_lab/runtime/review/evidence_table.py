@@ -16,6 +16,7 @@ from kestrel_lab.core.events.union import Record, RunStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.verification.claims import mentions_actions
 from kestrel_lab.verification.evidence import CitedClaim, evidence_of, span_as_now, states_summary
 from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.subject import AnsweredCall, Subject, subject_of
@@ -152,9 +153,6 @@ async def actions_done(ctx: RunContext, answer: str) -> tuple[Action, ...] | Non
     """Return the run's actions from its log; `None` if the answer mentions none and no call was refused or
     failed.
     """
-    # Only where an answer is checked.
-    from kestrel_lab.verification.claimed_actions import mentions_actions
-
     if not mentions_actions(answer) and not _has_failed_calls(ctx.state):
         return None
     await ctx.on_disk()

@@ -29,7 +29,7 @@ _EVENT = struct.Struct("iIII")
 
 
 class OpenWatch:
-    """Tells whether one of `files` was opened since; true if unknown."""
+    """Reports whether one of `files` was opened since; true if unknown."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._files = tuple(files)
@@ -72,7 +72,7 @@ class OpenWatch:
 
 
 class ChangeWatch:
-    """Tells which entries of watched folders changed since the last question."""
+    """Reports which entries of watched folders changed since the last question."""
 
     def __init__(self) -> None:
         libc = _libc()

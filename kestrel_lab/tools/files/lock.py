@@ -146,11 +146,10 @@ def lock_directory(directory: int, what: str) -> Iterator[None]:
             break
         except BlockingIOError:
             if time.monotonic() > until:
-                msg = (
+                raise TimeoutError(
                     f"{what} was not changed: another process has held the lock on its folder for "
                     f"{WAIT_S:g} s; try again"
-                )
-                raise TimeoutError(msg) from None
+                ) from None
             time.sleep(pause)
             # Short pauses at first, because other writers take milliseconds.
             pause = min(2 * pause, 0.02)

@@ -131,8 +131,7 @@ def _match(found: Mapping[str, Any]) -> Match:
     if len(text) > _LINE_CHARS:
         begin = max(min((part["start"] for part in found["submatches"]), default=0) - _LINE_CHARS // 3, 0)
         # Offsets count bytes: in other scripts the window begins a little late.
-        shown = text[begin : begin + _LINE_CHARS]
-        text = ("…" if begin else "") + shown + "…"
+        text = ("…" if begin else "") + text[begin : begin + _LINE_CHARS] + "…"
     return Match(
         path="" if path == "<stdin>" else path.removeprefix("./"), line=found["line_number"], text=text
     )

@@ -100,8 +100,8 @@ class Output:
 class _Report:
     """Reports output while code runs, as whole lines and not too often."""
 
-    def __init__(self, tell: Callable[[str], object]) -> None:
-        self._tell, self._thread = tell, threading.get_ident()
+    def __init__(self, send: Callable[[str], object]) -> None:
+        self._send, self._thread = send, threading.get_ident()
         self._new, self._spare, self._at = "", float(SPARE), time.monotonic()
 
     def take(self, text: str) -> None:
@@ -120,7 +120,7 @@ class _Report:
         if self._new and self._spare >= 1 and threading.get_ident() == self._thread:
             self._spare -= 1
             text, self._new = self._new, ""
-            self._tell(text)
+            self._send(text)
 
 
 class _Stream(io.TextIOBase):
@@ -159,10 +159,10 @@ def _joined(stream: Any, captured: _Stream) -> Iterator[None]:
 
 
 @contextmanager
-def capture_output(shell: Any, tell: Callable[[str], object] = lambda _: None) -> Iterator[Output]:
+def capture_output(shell: Any, report: Callable[[str], object] = lambda _: None) -> Iterator[Output]:
     """Collect what code in the block prints, displays and returns in `shell`; front ends get nothing.
 
-    `tell` gets what is printed while the code runs.
+    `report` gets what is printed while the code runs.
     """
     from IPython.core import displayhook, displaypub
 
@@ -202,10 +202,10 @@ def capture_output(shell: Any, tell: Callable[[str], object] = lambda _: None) -
     shell.display_trap.hook = sys.displayhook = shell.displayhook
     own = {name: shell.__dict__.get(name) for name in ("showtraceback", "showsyntaxerror")}
     shell.showtraceback, shell.showsyntaxerror = show_traceback, show_syntax
-    report = _Report(tell)
+    reporter = _Report(report)
     sys.stdout, sys.stderr = captured = (
-        _Stream("stdout", output, report),
-        _Stream("stderr", output, report),
+        _Stream("stdout", output, reporter),
+        _Stream("stderr", output, reporter),
     )
     try:
         with _joined(streams[0], captured[0]), _joined(streams[1], captured[1]):

@@ -220,8 +220,7 @@ async def run_cell(cell: str, ctx: ToolContext) -> str:
             "call again"
         )
     note, ran = await run_live(live, found["source"], about, ctx, cell=True)
-    after = {**found, "outputs": list(ran.outputs), "execution_count": None}
-    swap = Swap(found, after)
+    swap = Swap(found, {**found, "outputs": list(ran.outputs), "execution_count": None})
     try:
         warning = await asyncio.to_thread(document.swap, swap)
     except (ToolError, ConflictError) as error:

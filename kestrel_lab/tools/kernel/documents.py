@@ -434,7 +434,7 @@ def _is_unsaved(shell: Any, saved: Saved) -> bool:
 
 
 def running_cell(shell: Any) -> str:
-    """Return the id of the running cell; empty if the front end does not tell."""
+    """Return the id of the running cell; empty if the front end does not send it."""
     request = shell.kernel.get_parent("shell") or {}
     return str(request.get("metadata", {}).get("cellId") or "")
 
@@ -476,8 +476,7 @@ class NextInput:
                 "a program executes this notebook, so no cell can be added to it: nothing was changed; "
                 "put it into the answer"
             )
-        payload = self._shell.payload_manager
-        if any(one.get("source") == "set_next_input" for one in payload.read_payload()):
+        if any(one.get("source") == "set_next_input" for one in self._shell.payload_manager.read_payload()):
             raise ConflictError(
                 "a cell was proposed already: front ends take one of each execution; put everything "
                 "into that one"

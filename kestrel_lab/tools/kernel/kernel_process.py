@@ -31,8 +31,9 @@ def main() -> None:
     read = [*read_places(workspace), str(Path(__file__).parents[2])]
     # Before there are threads, which Landlock would not restrict. The sockets of a kernel are made after it.
     landlock.drop_privileges()
-    written = [workspace, scratch] if access == "writes" else [scratch]
-    landlock.restrict_process(landlock.Access(system=read, write=written))
+    landlock.restrict_process(
+        landlock.Access(system=read, write=[workspace, scratch] if access == "writes" else [scratch])
+    )
     landlock.filter_calls(filter_program((_AF_UNIX, AF_INET, AF_INET6, _AF_NETLINK)))
     from ipykernel.kernelapp import IPKernelApp
 

@@ -186,7 +186,7 @@ async def run_live(
             ctx.run_id,
             ctx.call_id,
             show=not cell,
-            tell=lambda text: ctx.output(ctx.redactor.text(text)),
+            report=lambda text: ctx.output(ctx.redactor.text(text)),
         )
     else:
         raise ToolError("this code was not approved to run in the kernel")

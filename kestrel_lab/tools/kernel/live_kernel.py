@@ -374,10 +374,10 @@ class LiveKernel:
         call: str,
         *,
         show: bool = True,
-        tell: Callable[[str], object] = lambda _: None,
+        report: Callable[[str], object] = lambda _: None,
     ) -> ExecutionResult:
-        """Run `code` in the user's namespace, as a cell does; show its output if `show`. `tell` receives what
-        it prints while it runs.
+        """Run `code` in the user's namespace, as a cell does; show its output if `show`. `report` gets what it
+        prints while it runs.
 
         Stop and the time limit interrupt it.
         """
@@ -388,7 +388,7 @@ class LiveKernel:
         state = ProcessState.of(python, self.shell, before)
         paused = _frozen_copy(namespace, workspace) if before.prints else None
         try:
-            with capture_output(self.shell, tell) as output:
+            with capture_output(self.shell, report) as output:
                 with stop_button() as pressed, time_limit(EXECUTE_S) as late, state.watching():
                     # A Stop that came while the state was recorded waits in the event loop, and the code may
                     # keep the loop busy from here on.

@@ -106,15 +106,18 @@ class OwnKernel:
                 self._start()
             output = Output()
             assert self._client is not None
-            message = self._client.ask(
-                "execute_request",
-                code=code,
-                silent=False,
-                store_history=True,
-                user_expressions={},
-                allow_stdin=False,
+            self._collect(
+                self._client.ask(
+                    "execute_request",
+                    code=code,
+                    silent=False,
+                    store_history=True,
+                    user_expressions={},
+                    allow_stdin=False,
+                ),
+                output,
+                seconds,
             )
-            self._collect(message, output, seconds)
         return ExecutionResult("executed", output, output.value or "")
 
     def listed(self) -> str:

@@ -146,10 +146,10 @@ class PreviewJob:
             fork.kill()
         spent = time.perf_counter() - began
         if store is None:
-            problem = (
-                f"it did not end in {seconds:g} s" if spent >= seconds else "the copy of the kernel died"
+            return self._none(
+                f"it did not end in {seconds:g} s" if spent >= seconds else "the copy of the kernel died",
+                spent,
             )
-            return self._none(problem, spent)
         try:
             return self._read(store, spent, known)
         # The report comes from the process that ran the code: it may hold anything.

@@ -105,8 +105,9 @@ def describe_value(value: object) -> Description:
             (str(name), str(kind)) for name, kind in zip(value.columns, value.dtypes, strict=True)
         )
         text = f"{value.shape[0]:,} rows × {value.shape[1]:,} columns"
-        missing = _count_missing(value)
-        return Description(type="DataFrame", text=text, rows=len(value), columns=columns, missing=missing)
+        return Description(
+            type="DataFrame", text=text, rows=len(value), columns=columns, missing=_count_missing(value)
+        )
     if pandas is not None and isinstance(value, pandas.Series):
         text = f"{len(value):,} values of {value.dtype}"
         return Description(type="Series", text=text, rows=len(value), missing=int(value.isna().sum()))

@@ -141,8 +141,9 @@ def _entries(folder: str) -> list[str]:
 
 def _content(path: str) -> bytes | None:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
+        with os.fdopen(
+            os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb"
+        ) as file:
             return file.read(1_000_000)
     except OSError:
         return None
@@ -158,8 +159,9 @@ _MOST_BYTES = 64 * 1024**2
 def hidden_changes(index: str) -> dict[str, str]:
     """Return files an index marks as unchanged, each with a reason; empty if it is no index."""
     try:
-        fd = os.open(index, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
+        with os.fdopen(
+            os.open(index, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb"
+        ) as file:
             content = file.read(_MOST_BYTES)
     except OSError:
         return {}

@@ -100,10 +100,14 @@ def find_leaks(level: Level, sandbox: Sandbox, start: Start = launch_with_places
                 hashlib.sha256(environ).hexdigest(),
                 str(linked),
             ]
-            argv = (sys.executable, "-I", "-S", "-c", _PROBE, json.dumps(given))
-            plain = Launch(argv=argv, cwd=str(workspace), env=clean_environment())
-            launch = start(level, plain, read=(), write=(workspace, tree), sandbox=sandbox)
-            code, output = run_blocking(launch, _SECONDS)
+            plain = Launch(
+                argv=(sys.executable, "-I", "-S", "-c", _PROBE, json.dumps(given)),
+                cwd=str(workspace),
+                env=clean_environment(),
+            )
+            code, output = run_blocking(
+                start(level, plain, read=(), write=(workspace, tree), sandbox=sandbox), _SECONDS
+            )
         if code != 0 or not (workspace / "written").exists():
             raise OSError(_reason(output) or f"the probe ended with code {code}")
         # Maybe into a folder that is gone with it.

@@ -58,8 +58,10 @@ def launch_for(
     confine a command to that workspace.
     """
     plain = Launch(argv=tuple(argv), cwd=str(workspace if folder is None else folder), env=env)
-    launch = launch_with_places(level, plain, read=sandbox.readable, write=(workspace,), sandbox=sandbox)
-    return replace(launch, watched=str(workspace))
+    return replace(
+        launch_with_places(level, plain, read=sandbox.readable, write=(workspace,), sandbox=sandbox),
+        watched=str(workspace),
+    )
 
 
 def launch_with_places(
@@ -246,7 +248,7 @@ def _bwrap_launch(plain: Launch, mounts: _Mounts, sandbox: Sandbox) -> Launch:
 def _user() -> tuple[str, ...]:
     """Return the user of a command: the present one, and `nobody` where that is root.
 
-    The number within stands for root's own outside, so that the files it writes belong to root, whose
+    The number within is root's own outside, so that the files it writes belong to root, whose
     workspace it is, and programs do not take themselves for root. The kernel still sees root's number where
     it asks for that and not for capabilities, of which there are none: in /proc and /sys. Both are therefore
     mounted read-only as a whole. A number of nobody's own outside would have to be given the workspace's

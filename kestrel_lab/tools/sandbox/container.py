@@ -54,8 +54,10 @@ class Engine:
         async with self.client() as client:
             found = await client.get(f"/images/{name}/json")
             if found.status_code == 404:
-                pulled = client.stream("POST", "/images/create", params={"fromImage": _tagged(name)})
-                await _whole(pulled, f"the image {name!r} cannot be pulled")
+                await _whole(
+                    client.stream("POST", "/images/create", params={"fromImage": _tagged(name)}),
+                    f"the image {name!r} cannot be pulled",
+                )
                 found = await client.get(f"/images/{name}/json")
             about = _checked(found, f"the image {name!r} cannot be had")
             return str(about["Id"]), str((about.get("Config") or {}).get("WorkingDir") or "")
@@ -119,9 +121,10 @@ class Engine:
         """Open a client; raises `UsageError` where the engine does not answer."""
         import httpx
 
-        transport = httpx.AsyncHTTPTransport(uds=self.socket)
         async with httpx.AsyncClient(
-            transport=transport, base_url="http://engine/v1.41", timeout=timeout_s
+            transport=httpx.AsyncHTTPTransport(uds=self.socket),
+            base_url="http://engine/v1.41",
+            timeout=timeout_s,
         ) as client:
             try:
                 yield client
@@ -143,13 +146,14 @@ class Engine:
         try:
             yield str(name)
         finally:
-            removed = self.call(
-                "DELETE",
-                f"/containers/{name}",
-                "a container cannot be removed",
-                params={"force": "true", "v": "true"},
+            await asyncio.shield(
+                self.call(
+                    "DELETE",
+                    f"/containers/{name}",
+                    "a container cannot be removed",
+                    params={"force": "true", "v": "true"},
+                )
             )
-            await asyncio.shield(removed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,8 +188,10 @@ class Container:
         async with self.engine.client(timeout_s + _CALL_S) as client:
             wanted = {"Cmd": [*argv], "AttachStdout": True, "AttachStderr": True}
             place = str(PurePosixPath(self.root) / folder)
-            made = await client.post(f"/containers/{self.id}/exec", json={**wanted, "WorkingDir": place})
-            name = _checked(made, f"{argv[0]!r} cannot be run in a container")["Id"]
+            name = _checked(
+                await client.post(f"/containers/{self.id}/exec", json={**wanted, "WorkingDir": place}),
+                f"{argv[0]!r} cannot be run in a container",
+            )["Id"]
             try:
                 async with asyncio.timeout(timeout_s):
                     if not await _pass_on(client, name, stdout, stderr):
@@ -205,9 +211,10 @@ class Container:
 
     async def _kill(self, client: httpx.AsyncClient) -> None:
         # -1: every process but the container's first, which waits for commands, and this one.
-        wanted = {"Cmd": ["sh", "-c", "kill -9 -1"]}
-        made = await client.post(f"/containers/{self.id}/exec", json=wanted)
-        name = _checked(made, "a command cannot be killed")["Id"]
+        name = _checked(
+            await client.post(f"/containers/{self.id}/exec", json={"Cmd": ["sh", "-c", "kill -9 -1"]}),
+            "a command cannot be killed",
+        )["Id"]
         await client.post(f"/exec/{name}/start", json={"Detach": True})
 
 
@@ -216,8 +223,9 @@ async def find_engine(env: Mapping[str, str]) -> Engine | None:
     import httpx
 
     for socket in filter(os.path.exists, sockets(env)):
-        transport = httpx.AsyncHTTPTransport(uds=socket)
-        async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=5) as client:
+        async with httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=socket), base_url="http://engine", timeout=5
+        ) as client:
             with suppress(httpx.HTTPError, ValueError, KeyError):
                 about = (await client.get("/version")).json()
                 parts = {str(part["Name"]).lower() for part in about.get("Components") or ()}

@@ -153,6 +153,7 @@ def filter_calls(program: bytes, *, all_threads: bool = False) -> None:
     """Apply the filter of `seccomp` to this thread and its children, or to the whole process; it cannot be
     removed.
     """
+    # Kept by a name until the kernel has copied it: `described` holds only its address.
     steps = ctypes.create_string_buffer(program, len(program))
     described = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(steps)))
     _prctl(_NO_NEW_PRIVS, 1)

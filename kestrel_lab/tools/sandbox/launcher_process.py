@@ -124,12 +124,15 @@ def _serve_one(control: socket.socket, take: int) -> None:
         for stream in fds[1:]:
             os.close(stream)
         if child:
-            bound = (
+            _wait(
+                child,
+                connection,
+                wake,
+                repositories,
                 None
                 if request["memory"] is None
-                else MemoryBound(request["memory"], tuple(request["in_memory"]))
+                else MemoryBound(request["memory"], tuple(request["in_memory"])),
             )
-            _wait(child, connection, wake, repositories, bound)
     finally:
         # Before the notes: what lives on could still write to the private git folder.
         _kill_descendants()

@@ -310,6 +310,7 @@ def linked_repository(workspace: Path) -> LinkedRepository | None:
 
 def _line(file: Path) -> str:
     # The workspace may have put a link or a pipe there: a link is refused, and opening a pipe does not block.
-    fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, encoding="utf-8") as opened:
+    with os.fdopen(
+        os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8"
+    ) as opened:
         return opened.read(_MOST).rstrip("\n")

@@ -72,11 +72,10 @@ def choose_level(
         return Choice(level=Level.S2, held=CONTAINER)
     if sandbox.level is not None:
         if sandbox.level < minimum:
-            msg = (
+            raise UsageError(
                 f"the setting sandbox = {sandbox.level.name} is below {minimum.name}, the least this "
                 "tool may run at: set sandbox = auto"
             )
-            raise UsageError(msg)
         if problem := _problem(sandbox.level, sandbox, workspace, written=written):
             raise UsageError(
                 f"sandbox level {sandbox.level.name} is not available: {full_stop(problem)} Fix this, or set "
@@ -129,16 +128,18 @@ async def run_sandboxed(
     sandbox = replace(sandbox, container=None)  # a program of this package is not in it
     choice = await choose_level_async(sandbox, workspace, written=not read_only)
     if not choice.wanted:
-        msg = (
+        raise UsageError(
             f"no sandbox is available here ({choice}), and this command runs what an agent may have "
             "written: set sandbox = S0 to run it without one"
         )
-        raise UsageError(msg)
     seen, written = ((workspace, *read), ()) if read_only else (tuple(read), (workspace,))
     plain = Launch(argv=tuple(argv), cwd=str(workspace), env=env)
-    launch = launch_with_places(choice.level, plain, read=seen, write=written, sandbox=sandbox)
     return await run_launched(
-        launch, stdout=output, stderr=output, timeout_s=timeout_s, stdin=stdin
+        launch_with_places(choice.level, plain, read=seen, write=written, sandbox=sandbox),
+        stdout=output,
+        stderr=output,
+        timeout_s=timeout_s,
+        stdin=stdin,
     ), choice.level
 
 

@@ -205,11 +205,11 @@ async def _run(
 
 
 def _output_sink(capture: Capture, live: LiveOutput) -> Sink:
-    tell = live.stream()
+    report = live.stream()
 
     def take(piece: bytes) -> bool:
         capture.feed(piece)
-        tell(piece)
+        report(piece)
         return capture.total < MAX_OUTPUT
 
     return take

@@ -26,9 +26,9 @@ class LiveOutput:
     newlines. It reports how much was left out.
     """
 
-    def __init__(self, tell: Callable[[str], None], redactor: Redactor) -> None:
-        """`tell` gets each piece, on the loop."""
-        self._tell, self._redactor = tell, redactor
+    def __init__(self, report: Callable[[str], None], redactor: Redactor) -> None:
+        """`report` gets each piece, on the loop."""
+        self._report, self._redactor = report, redactor
         self._streams: list[_Stream] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sent_at = 0.0
@@ -56,7 +56,9 @@ class LiveOutput:
         self._timer, self._sent_at = None, time.monotonic()
         if text := "".join(stream.ready(last=last) for stream in self._streams):
             left_out = len(text) - MOST
-            self._tell(text if left_out <= 0 else f"… {left_out:,} characters not shown …\n{text[left_out:]}")
+            self._report(
+                text if left_out <= 0 else f"… {left_out:,} characters not shown …\n{text[left_out:]}"
+            )
 
 
 class _Stream:

@@ -1,1 +1,1 @@
-"""Time expressions: parsing, arithmetic and zones. Results tell how they were read; ambiguity is refused."""
+"""Time expressions: parsing, arithmetic and zones. Results say how they were read; ambiguity is refused."""

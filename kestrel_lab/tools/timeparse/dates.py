@@ -179,9 +179,12 @@ def _bare_month(found: re.Match[str], asked: Question) -> Span:
         return whole_months(
             today.year, month, 1, f"{name} of this year", "no year was given: this month was taken"
         )
-    year = today.year + ((month < today.month) if asked.prefer == "future" else -(month > today.month))
     return whole_months(
-        year, month, 1, f"the {asked.side} {name}", f"no year was given: the {asked.side} {name} was taken"
+        today.year + ((month < today.month) if asked.prefer == "future" else -(month > today.month)),
+        month,
+        1,
+        f"the {asked.side} {name}",
+        f"no year was given: the {asked.side} {name} was taken",
     )
 
 
@@ -215,8 +218,11 @@ def _quarter(found: re.Match[str], asked: Question) -> Span:
 @_rule(r"(?P<year>\d{4})(?P<gap>[-/.])(?P<month>\d{1,2})(?P=gap)(?P<day>\d{1,2})")
 @_rule(r"(?P<year>[12]\d{3})(?P<month>\d\d)(?P<day>\d\d)")
 def _year_first(found: re.Match[str], asked: Question) -> Span:
-    day = calendar_day(int(found["year"]), int(found["month"]), int(found["day"]))
-    return one_day(day, "a date, year first", relative=False)
+    return one_day(
+        calendar_day(int(found["year"]), int(found["month"]), int(found["day"])),
+        "a date, year first",
+        relative=False,
+    )
 
 
 @_rule(rf"{_MONTH}(?: of)?[\s,/-]*(?P<year>\d{{4}})")
@@ -314,8 +320,13 @@ def shifted_day(text: str, asked: Question) -> Span | None:
         return None
     back = anchored["side"] == "before"
     day, notes = move_day(anchor.first, -offset if back else offset)
-    said = f"{offset.said} {'before' if back else 'after'} {anchor.first}, {anchor.said}"
-    return one_day(day, said, *anchor.notes, *notes, relative=anchor.relative)
+    return one_day(
+        day,
+        f"{offset.said} {'before' if back else 'after'} {anchor.first}, {anchor.said}",
+        *anchor.notes,
+        *notes,
+        relative=anchor.relative,
+    )
 
 
 def _weekdays_on(found: re.Match[str], asked: Question) -> Span:
@@ -466,9 +477,8 @@ def _read_by(asked: Question, language: str, order: str, shift: int) -> tuple[da
     """Return what dateparser says, in clock time, when now is `shift` minutes later than it is."""
     from dateparser.date import DateDataParser
 
-    now = asked.now.replace(tzinfo=None) + timedelta(minutes=shift)
     settings: dict[str, Any] = {
-        "RELATIVE_BASE": now,
+        "RELATIVE_BASE": asked.now.replace(tzinfo=None) + timedelta(minutes=shift),
         "PREFER_DATES_FROM": asked.prefer,
         "DATE_ORDER": order,
         "RETURN_TIME_AS_PERIOD": True,

@@ -126,11 +126,10 @@ def _required_offset(text: str) -> Offset:
         return found
     words = [word for word in re.findall(r"[a-z]+", plain) if word not in _UNIT_OF]
     hint = f"{did_you_mean(words[0], list(_UNIT_OF))}; " if words and len(words[0]) > 2 else ""
-    msg = (
+    raise UsageError(
         f"cannot read {text!r} as a distance in time: {hint}write e.g. '+2 days', '-1 month 3 days', "
         "'90 minutes', '5 business days'"
     )
-    raise UsageError(msg)
 
 
 def vague_word(text: str) -> str:

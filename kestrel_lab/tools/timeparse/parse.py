@@ -237,15 +237,17 @@ def _day_and_clock(words: str, asked: Question, home: Zone) -> Reading:
             )
         refuse_expression(asked.text, f"{hour} alone is not a time of day", f"{hour}:00")
     if span is None and (span := read_day(day, asked)) is None:
-        msg = (
+        raise UsageError(
             f"cannot read {asked.text!r} as a time: write {_EXAMPLES}; for another language than "
             "English say which, such as language de"
         )
-        raise UsageError(msg)
     there, here = asked.today, asked.within(home).today
     if span.relative and there != here:
-        why = f"it is {there} in {asked.zone.name} and {here} in {home.name} now"
-        refuse_expression(asked.text, why, f"the date, such as {span.first}, instead of a relative day")
+        refuse_expression(
+            asked.text,
+            f"it is {there} in {asked.zone.name} and {here} in {home.name} now",
+            f"the date, such as {span.first}, instead of a relative day",
+        )
     return _whole_span(span, asked, *notes) if clock is None else _reading_at(span, clock, asked, notes)
 
 
@@ -309,8 +311,9 @@ def _edge(found: re.Match[str], asked: Question) -> Reading:
 def _clock_alone(clock: Clock, asked: Question, notes: tuple[str, ...]) -> Reading:
     """Read a time of day without a day: the nearest on the preferred side."""
     for step in (0, 1) if asked.prefer == "future" else (0, -1):
-        day = asked.today + timedelta(days=step + clock.next_day)
-        moment, said = at_clock(day, clock.at, asked.zone, asked.disambiguate)
+        moment, said = at_clock(
+            asked.today + timedelta(days=step + clock.next_day), clock.at, asked.zone, asked.disambiguate
+        )
         if moment >= asked.now if asked.prefer == "future" else moment <= asked.now:
             break
     what = f"the {'next' if asked.prefer == 'future' else 'last'} {clock.at:%H:%M}"

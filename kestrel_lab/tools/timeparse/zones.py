@@ -121,12 +121,11 @@ def zone_named(name: str, origin: str) -> Zone:
     if word.upper() in ABBREVIATIONS:
         return _fixed_zone(ABBREVIATIONS[word.upper()][0], origin, short=word.upper())
     if (key := _key(word)) is None or (_ABBREVIATION.fullmatch(key) and "/" not in key):
-        msg = (
+        raise UsageError(
             f"there is no time zone {word!r}: "
             f"{did_you_mean(word, [key for key in _keys().values() if '/' in key])}, or write a "
             "distance such as +02:00"
         )
-        raise UsageError(msg)
     return Zone(rules=ZoneInfo(key), name="UTC" if key in _UTC_KEYS else key, origin=origin)
 
 

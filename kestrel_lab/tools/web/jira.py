@@ -34,10 +34,10 @@ def jira_tools(reach: Reach) -> list[Tool]:
         "Authorization": f"Basic {basic}" if email else f"Bearer {token}",
         "Accept": "application/json",
     }
-    jira = api_service("Jira", "", url, reach, headers)
-    path = "/rest/api/2/search/jql" if email else "/rest/api/2/search"
     search, issue, project, assigned, comment = _tools(
-        jira, path, ("search_jira_issues", "get_jira_issue") if base else ("", "")
+        api_service("Jira", "", url, reach, headers),
+        "/rest/api/2/search/jql" if email else "/rest/api/2/search",
+        ("search_jira_issues", "get_jira_issue") if base else ("", ""),
     )
     return [issue, search, project, assigned, comment] if base else [search, issue, comment]
 

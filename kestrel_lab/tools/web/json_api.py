@@ -39,13 +39,12 @@ class Service:
 
     async def post(self, path: str, body: Json) -> Json:
         """Return what it answers to something new; raises like `get`."""
-        headers = {**self.headers, "Content-Type": "application/json"}
         return self._value(
             await request(
                 self.reach,
                 "POST",
                 self.base + path,
-                headers=headers,
+                headers={**self.headers, "Content-Type": "application/json"},
                 body=json.dumps(body).encode(),
                 follow=False,
             ),

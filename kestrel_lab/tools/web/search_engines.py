@@ -134,11 +134,10 @@ def _ask_engines(reach: Reach, query: str, count: int) -> list[Found]:
         # ddgs raises one exception for both; only the text tells an empty result from a failure.
         if str(error).startswith("No results found"):
             return []
-        msg = (
+        raise ConnectionError(
             f"no search engine answered ({str(error).partition(':')[0]}): try again later, or set "
             "BRAVE_API_KEY to ask Brave"
-        )
-        raise ConnectionError(msg) from None
+        ) from None
     return [(str(row.get("title", "")), str(row.get("href", "")), str(row.get("body", ""))) for row in rows]
 
 
@@ -155,11 +154,10 @@ def _check_reached(proxy: str | None) -> None:
             "the proxy of the environment",
         )
     if not is_reachable(places, _REACHED_S):
-        msg = (
+        raise ConnectionError(
             f"no search engine can be reached ({what} take no connection): go online, or name a proxy "
             "that works in HTTPS_PROXY, and search again"
         )
-        raise ConnectionError(msg)
 
 
 def is_reachable(

@@ -16,7 +16,7 @@ from kestrel_lab.views.formatting import first_and_last, format_count, format_du
 from kestrel_lab.views.html.elements import safe_markup, template_macros
 from kestrel_lab.views.html.markdown import code_html, markdown_html, number_links, row_id
 from kestrel_lab.views.rows import CallRow, NoticeRow, Row, StageRow, TextRow
-from kestrel_lab.views.run_text import MARKS, budget_line, left_out_line, steps_in_order
+from kestrel_lab.views.run_text import MARKS, budget_line, left_out_line, run_text, steps_in_order
 from kestrel_lab.views.run_view import ACTED, RunView
 
 SAVED_CHARS = 400_000
@@ -99,6 +99,16 @@ def run_html(view: RunView, limit: int | None = SAVED_CHARS) -> str:
         used=[line for line in (view.head.usage, budget_line(view.head)) if line],
     )
     return _with_figures(str(html), view, _FIGURE_CHARS if limit is not None else None)
+
+
+def run_bundle(view: RunView) -> dict[str, str]:
+    """Return a run as HTML and text for a notebook; of a working run they name the command for the rest."""
+    found = {"text/html": run_html(view), "text/plain": run_text(view)}
+    if view.head.run and not view.head.ended:
+        more = f"how it went on: %kestrel show {view.head.run}"
+        found["text/html"] += f"<p><small>{escape(more)}</small></p>"
+        found["text/plain"] += f"\n{more}"
+    return found
 
 
 def _in_parts(view: RunView) -> tuple[list[Row], list[Row], list[str]]:

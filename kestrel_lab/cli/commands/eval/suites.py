@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kestrel_lab.cli.command_table import GroupedCommands
 from kestrel_lab.cli.eval_options import (
     CommitLine,
     Execution,
@@ -21,7 +22,6 @@ from kestrel_lab.cli.eval_options import (
     save_outputs,
 )
 from kestrel_lab.cli.frontend import command_group, frontend_of, option_groups, output_file
-from kestrel_lab.cli.overview import GroupedCommands
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.options import AblationOptions, Parts

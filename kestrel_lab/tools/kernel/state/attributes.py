@@ -101,8 +101,7 @@ class Holder:
         elif isinstance(target, FunctionType) and name in ("__code__", "__defaults__", "__kwdefaults__"):
             setattr(target, name, value)
         else:
-            held = target if type(target) is dict else raw_dict(target)
-            set_or_delete(held, name, value)
+            set_or_delete(target if type(target) is dict else raw_dict(target), name, value)
 
 
 @dataclass(slots=True)
@@ -264,8 +263,12 @@ def _alteration(holder: Holder, name: str, part: _Part | None, now: Any, *, repl
         return holder.get(name) is was and (part is None or not part.changed_inside)
 
     label = f"{holder.name}.{name}" if holder.name else name
-    lost = "" if part is None else part.lost
-    return Alteration(Change(name=label, kind="state", text=text, lost=lost), restore, is_as_left, is_back)
+    return Alteration(
+        Change(name=label, kind="state", text=text, lost="" if part is None else part.lost),
+        restore,
+        is_as_left,
+        is_back,
+    )
 
 
 def _shown(value: Any) -> str:

@@ -278,7 +278,7 @@ def _of_reference(value: Any) -> object:
 
 
 class OpenFiles:
-    """Tells whether files can be read: a locked-down copy of a kernel has their descriptors closed."""
+    """Checks whether files can be read: a locked-down copy of a kernel has their descriptors closed."""
 
     readable = True
 
@@ -355,10 +355,13 @@ def _traits(value: Any) -> dict[str, object]:
     shown = {
         name: one for name, one in found.items() if isinstance(one, _SHOWN) and not name.startswith("_trait")
     }
-    observers = {
-        name: [list(map(id, one)) for one in kinds.values()] for name, kinds in value._trait_notifiers.items()
+    return {
+        **shown,
+        "observers": {
+            name: [list(map(id, one)) for one in kinds.values()]
+            for name, kinds in value._trait_notifiers.items()
+        },
     }
-    return {**shown, "observers": observers}
 
 
 def _of_numpy(value: Any) -> object | None:

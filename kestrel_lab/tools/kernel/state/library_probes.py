@@ -88,8 +88,11 @@ def _widgets(_: Any) -> Reading:
 def _shell_settings(shell: Any) -> Reading:
     # By attribute: what nobody has asked for yet is not among the values of traitlets.
     found = {name: getattr(shell, name) for name in _configurable(cast("Any", type(shell)))}
-    plain = {name: value for name, value in found.items() if isinstance(value, bool | int | float | str)}
-    return {**plain, "custom_exceptions": shell.custom_exceptions, "CustomTB": shell.CustomTB}
+    return {
+        **{name: value for name, value in found.items() if isinstance(value, bool | int | float | str)},
+        "custom_exceptions": shell.custom_exceptions,
+        "CustomTB": shell.CustomTB,
+    }
 
 
 def _restore_settings(shell: Any, values: Mapping[Any, Any]) -> None:
@@ -186,7 +189,7 @@ LIBRARIES: Final[tuple[Probe, ...]] = (
         restore=_restore_magics,
         ignore=lambda key, old, new: (
             type(old).__name__ == "LazyMagic"
-            # It becomes the magic that it stands for when it is used.
+            # It becomes the magic that it names when it is used.
         ),
     ),
     Probe(name="IPython transformers", read=_transformers, restore=each_list(getattr)),

@@ -132,9 +132,8 @@ def _both(parts: list[Alteration]) -> Alteration:
             part.restore()
 
     lost = next((part.change.lost for part in parts if part.change.lost), "")
-    change = replace(parts[-1].change, lost=lost)
     return Alteration(
-        change,
+        replace(parts[-1].change, lost=lost),
         restore,
         lambda: all(one.is_as_left() for one in parts),
         lambda: all(one.is_back() for one in parts),
@@ -190,8 +189,7 @@ def _watched_imports(around: Callable[[], Any]) -> Iterator[None]:
 def _is_library(name: str) -> bool:
     """Return true if the module to be loaded is installed."""
     top = name.partition(".")[0]
-    loaded = sys.modules.get(top)
-    if isinstance(loaded, ModuleType):
+    if isinstance(sys.modules.get(top), ModuleType):
         return not is_own(top)
     try:
         spec = find_spec(top)
