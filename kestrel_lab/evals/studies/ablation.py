@@ -47,7 +47,7 @@ async def ablate_guidance(
     reporter: Reporter | None = None,
     **options: Any,
 ) -> Ablation:
-    """Measure what each part of a guidance file does; see `Arms.ablate`."""
+    """Measure what each part of a guidance file does; see `Evaluations.ablate`."""
     asked = take_options(AblationOptions, options)
     loaded = (suite if isinstance(suite, Suite) else load_suite(suite)).select(**options)
     if len(loaded.configs) > 1:
@@ -116,6 +116,7 @@ def _most_pairs(suite: Suite, parts: int, budget: int | None, cost: float | None
         )
     if cost is not None and not cost > 0:
         raise UsageError(f"cost is an amount of US dollars above 0, not {cost}")
+    # A pair takes two trials.
     if budget is not None and budget // 2 < fewest:
         raise UsageError(
             f"{budget} trials are too few to tell {format_count(parts, 'part')} apart: it takes "
