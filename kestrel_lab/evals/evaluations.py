@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from kestrel_lab.runtime.run import Run
 
 
-class Evaluations(Reading):
-    """Measures agents: each method loads what it needs when it is first called."""
+class Arms:
+    """What tells configurations of a suite apart, at one commit."""
 
     def __init__(self, lab: Services) -> None:
         self._lab = lab
@@ -136,6 +136,10 @@ class Evaluations(Reading):
         )
 
     ablate_sync = blocking_twin(ablate)
+
+
+class Evaluations(Reading, Arms):
+    """Measures agents: each method loads what it needs when it is first called."""
 
     @takes_options(RerunOptions)
     async def blame(

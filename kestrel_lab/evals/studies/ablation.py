@@ -47,7 +47,7 @@ async def ablate_guidance(
     reporter: Reporter | None = None,
     **options: Any,
 ) -> Ablation:
-    """Measure what each part of a guidance file does; see `Evaluations.ablate`."""
+    """Measure what each part of a guidance file does; see `Arms.ablate`."""
     asked = take_options(AblationOptions, options)
     loaded = (suite if isinstance(suite, Suite) else load_suite(suite)).select(**options)
     if len(loaded.configs) > 1:
