@@ -29,7 +29,7 @@ class FileContains:
         return f"{self.path} contains {one_line(self.text, 40)!r}"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when the file, of which the first `MAX_READ` bytes are read, is as it should be."""
+        """Pass when the file, of which the first two million bytes are read, is as it should be."""
         content, problem = read_workspace_file(trial.workspace, self.path)
         passed = not problem and self._fits(content)
         reason = problem or f"it holds {one_line(content, 120)!r}"

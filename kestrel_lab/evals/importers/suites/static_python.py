@@ -113,7 +113,7 @@ class StaticModule:
         return Frame(function, 0).run(args, dict(kwargs))
 
     def tick(self, node: ast.AST) -> None:
-        """Count a step; raises `Unreadable` beyond `MOST_STEPS`."""
+        """Count a step; raises `Unreadable` beyond two million."""
         self._steps[0] += 1
         # A loop of the file that is read may have no end.
         if self._steps[0] > 2_000_000:
