@@ -32,10 +32,6 @@ from kestrel_lab.views.rows import CallRow, Change, NoticeRow, QuestionRow, Row,
 _GIVEN = "given by hand"
 ACTED = "acted"
 """Id of the row that says what the run did."""
-_THINKING = 200_000
-"""Characters of reasoning that are shown as they stream."""
-_DIGITS = 3
-"""Of a number that is traced to a call."""
 
 
 ReadImage = Callable[[Mapping[str, Json]], str]
@@ -352,7 +348,8 @@ def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
     if row.state not in row_builders.OPEN:
         return []
     if event.thinking:
-        change = row.think(piece) if len(row.thinking) < _THINKING else None
+        # A model that thinks without end must not fill the page.
+        change = row.think(piece) if len(row.thinking) < 200_000 else None
         return [row.whole()] if not known else [change] if change else []
     if row.state == "streaming":
         return [row.append(piece)]
@@ -528,8 +525,7 @@ def _numbers(answer: str, given: Mapping[str, str]) -> dict[str, Json]:
     """Return the answer's numbers that occur in call results, with the last such row; not short ones."""
     calls = [*given]
     found = number_origins(answer, [*given.values()])
+    # A number of one or two digits is in too many outputs to be traced to a call.
     return {
-        said: f"c:{calls[places[-1]]}"
-        for said, places in found.items()
-        if sum(map(str.isdigit, said)) >= _DIGITS
+        said: f"c:{calls[places[-1]]}" for said, places in found.items() if sum(map(str.isdigit, said)) >= 3
     }
