@@ -224,7 +224,7 @@ async def merged_branch(root: Path, sha: str) -> tuple[str, str] | None:
 
 async def first_parents(root: Path, name: str = "HEAD") -> list[Commit]:
     """Return `name` and its ancestors along first parents, newest first, a thousand of them at most."""
-    # Further back nobody compares, and each ancestor is a query for results.
+    # Each of them may be a query for results, so the search has an end.
     return await _list_commits(root, "--first-parent", "--max-count=1000", await commit_of(root, name))
 
 

@@ -278,7 +278,7 @@ class WorkerPool:
         """Start the processes of the first of `works` at the same time; a failure to start is raised when the
         process is needed.
         """
-        # Each start checks out a commit and loads the package: more at once only wait for the disk.
+        # A start checks out a commit and may install its requirements, so few are made at once.
         starting = asyncio.Semaphore(4)
 
         async def start(work: CommitTrials) -> None:

@@ -354,7 +354,7 @@ def _phoenix(one: Mapping[str, Any]) -> _Span | None:
         error=str(whole.get("status_message") or "failed") if whole.get("status_code") == "ERROR" else "",
     )
     output, kind = about.get("output") or {}, whole.get("span_kind")
-    # OpenTelemetry's SDK prints spans without the wrapping of OTLP.
+    # OpenTelemetry's SDK prints the kind among the attributes.
     if kind is None:
         kind = about["openinference"]["span"]["kind"]
     if kind == "TOOL":

@@ -131,7 +131,7 @@ async def judge_trials(
     work = _Work(store, suite, clean_rubric(how.rubric), at_least, stored_verdicts(store, suite, rows))
     turns = [*((number, False) for number in range(how.rounds)), *([(0, True)] if how.swap else [])]
     calls = [(grader, row, turn) for grader in graders for turn in turns for row in usable]
-    # Providers refuse a judge that asks about all trials at once.
+    # Providers limit how many requests may be under way.
     gate = asyncio.Semaphore(4)
 
     async def ask(grader: Model, row: EvalRow, turn: tuple[int, bool]) -> None:

@@ -91,7 +91,7 @@ def _split_stretch(rounds: Numbers, borders: Numbers, level: float) -> dict[int,
     if step is not None:
         return {step[0] + 1: step[1]}
     starts, ends = np.triu_indices(commits - 1, k=1)
-    # In a very long history only the shorter stretches are tested: all of them would take minutes.
+    # Their number grows with the square: in a very long history only the shorter ones are tested.
     short = ends - starts <= max(1, 40_000 // commits)
     starts, ends = starts[short] + 1, ends[short] + 1
     bump = _most_different(rounds, borders[starts], borders[ends], level / 2)

@@ -75,7 +75,7 @@ def _group_names(values: Sequence[Any]) -> list[str]:
     """Return the group of each value: the value in words, or of many numbers the range that it is in."""
     missing = [value is None or value != value for value in values]
     known = sorted(value for value, lacks in zip(values, missing, strict=True) if not lacks)
-    # More numbers than a table can have rows are cut into ranges.
+    # Many different numbers, such as times, are drawn as ranges.
     if len(set(known)) <= 12 or not all(isinstance(value, int | float) for value in known):
         return ["unknown" if lacks else str(value) for value, lacks in zip(values, missing, strict=True)]
     # Quantiles are equal where one number is frequent, and no range may be empty.

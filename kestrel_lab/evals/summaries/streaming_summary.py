@@ -191,7 +191,7 @@ class Reducer:
         trials = sum(cell.trials for cell in cells)
         measured = [cell.measured for cell in cells] if self._grouping else [self._means[config]]
         means = {name: _plain_mean(name, measured, trials) for name in _SUMMARISED}
-        # Beyond ten tries the columns tell nothing that a person compares.
+        # The chances are those of as many tries as every scenario has, ten at most.
         k = min(10, *(cell.success.n for cell in cells))
         return {
             "config": config,
