@@ -65,9 +65,11 @@ class LLMAgent(AgentSettings, Named):
         output = OutputType.of(self.output)
         if output is not None and self.schema is not None:
             raise UsageError(f"agent {self.name!r} has a schema and an output: leave out one of them")
+        # A text is a sequence, too: its letters would be taken for tools.
         if isinstance(self.tools, str):
             raise UsageError(f"tools of agent {self.name!r} must be a list, not the text {self.tools!r}")
         team: dict[str, Json] = {
+            # The goal comes with the call that delegates; the name takes its place until then.
             agent.name: {**agent.step(agent.name, agent.name).as_json(), "description": agent.description}
             for agent in self.team
         }

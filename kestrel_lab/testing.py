@@ -120,6 +120,7 @@ def load_script(path: str | Path, *, name: str = "") -> ScriptedModel:
     parsed = [_rule(rule, f"{path}: rules[{place}]") for place, rule in enumerate(rules)]
 
     def play(request: ModelRequest) -> Turn:
+        # The rule is chosen by the goal of this run, not of those that it follows.
         own = [message for message in request.messages if not message.earlier]
         goal = next((message.text for message in own if message.role == "user"), "")
         played = sum(message.role == "assistant" for message in own)
@@ -172,6 +173,7 @@ class ScriptedApprover:
     async def __call__(self, asked: ApprovalAsked) -> ApprovalGiven:
         """Answer with the next decision."""
         self.asked.append(asked)
+        # One question too many is an `IndexError`: a test has to expect each.
         answer = self.answers[len(self.asked) - 1]
         if isinstance(answer, dict):
             return ApprovalGiven(call=asked.call, granted=True, by="script", how="prompt", args=answer)
@@ -295,6 +297,7 @@ class ListMemory:
         new = all(known.text != note.text for known in self.kept)
         if new:
             self.kept.append(note)
+        # A note that is kept again under its own id counts as kept.
         return new or any(known.id == note.id != "" for known in self.kept)
 
     async def notes(self, ids: Collection[str], *, workspace: str) -> tuple[Note, ...]:

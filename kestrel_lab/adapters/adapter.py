@@ -199,7 +199,8 @@ def model_of_runner(runner: str | Adapter, model: str | Model | None) -> str | M
         if model is not None:
             raise UsageError(f"runner= is an adapter and model= is {model!r}: give the adapter its model")
         return runner
-    from kestrel_lab.adapters.registry import adapter_factories  # only where a runner is named
+    # Loaded only where a runner is named: it imports all adapters.
+    from kestrel_lab.adapters.registry import adapter_factories
 
     if (name := runner.partition(":")[0]) not in (known := adapter_factories({})):
         raise UsageError(f"there is no runner {name!r}; {did_you_mean(name, known)}")

@@ -286,6 +286,7 @@ class _Client:
         if self._parts.calls:
             self._flush()
         danger = DANGERS.get(tool_call.kind or self._kinds.get(known, ""), Danger.HIGH)
+        # Reversed, so that of several options of one kind the first counts.
         by_kind = {one.kind: one for one in reversed(options)}
         question = _Question(
             Permission(

@@ -78,6 +78,7 @@ class AnswerEquals(LogCheck):
     async def __call__(self, trial: Trial) -> Score:
         """Pass when both are equal."""
         answer, text = comparable_text(trial.answer, self.compare), comparable_text(self.text, self.compare)
+        # A model ends a sentence with a full stop where the expected text has none.
         passed = answer == text or (self.compare == "words" and answer.rstrip(".") == text.rstrip("."))
         return Score(
             check=self.label,
@@ -103,7 +104,8 @@ class AnswerMatches(LogCheck):
     def __post_init__(self) -> None:
         if len(self.pattern) > MAX_PATTERN:
             raise UsageError(f"the pattern of answer_matches is longer than {MAX_PATTERN:,} characters")
-        import regex  # takes longer to load than all checks together
+        # Takes longer to load than all checks together.
+        import regex
 
         try:
             re.compile(self.pattern)
@@ -125,19 +127,20 @@ class AnswerMatches(LogCheck):
         """
         text = trial.answer
         if len(text) > MAX_MATCHED:
+            # The line break keeps a pattern from matching across the gap.
             text = text[: MAX_MATCHED // 2] + "\n" + text[-MAX_MATCHED // 2 :]
-        import regex  # searches like `re`, and can be stopped: several repetitions can take exponential time
+        # Searches like `re`, and can be stopped: several repetitions can take exponential time.
+        import regex
 
         try:
             found = await asyncio.to_thread(
                 regex.search, self.pattern, text, timeout=MATCH_SECONDS, concurrent=True
             )
         except TimeoutError as error:
-            msg = (
+            raise CheckError(
                 f"the pattern {one_line(self.pattern, 60)!r} did not finish on this answer in "
                 f"{MATCH_SECONDS:g} s; use fewer repetitions"
-            )
-            raise CheckError(msg) from error
+            ) from error
         parts = () if found is None else found.groups() or (found[0],)
         wanted = {text.casefold() for text in self.found}
         passed = found is not None and (
@@ -192,6 +195,7 @@ class AnswerAbstains(LogCheck):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when it does as expected."""
+        # An empty answer neither knows nor says that it does not.
         passed = is_abstention(trial.answer) == self.expected and bool(trial.answer.strip())
         return Score(
             check=self.label,
@@ -211,18 +215,18 @@ class AnswerSchema(LogCheck):
     schema: dict[str, Any]
 
     def __post_init__(self) -> None:
-        from jsonschema import Draft202012Validator  # loaded on use: a third of a second
+        # Loaded on use: a third of a second.
+        from jsonschema import Draft202012Validator
         from jsonschema.exceptions import SchemaError
 
         try:
             Draft202012Validator.check_schema(self.schema)
         except SchemaError as error:
             place = ".".join(map(str, error.absolute_path))
-            msg = (
+            raise UsageError(
                 f"answer_schema: not a JSON Schema{f' at {place}' if place else ''}: "
                 f"{one_line(error.message, 160)}"
-            )
-            raise UsageError(msg) from error
+            ) from error
 
     @property
     def label(self) -> str:
@@ -264,6 +268,7 @@ def json_in(text: str) -> list[Json]:
         return [loads(text.strip())]
     except ValueError:
         found = list(values_in(text, "{["))
+    # Models quote small pieces of JSON on the way: the longest is the answer.
     return [max(found, key=lambda value: len(dumps(value)))] if found else []
 
 

@@ -38,11 +38,6 @@ def _verdict(label: str, trial: Trial, passed: bool, found: str = "", value: flo
     )
 
 
-def _unreadable(label: str, trial: Trial, error: Exception) -> Score:
-    found = f"{one_line(str(error), 100)}; {said_in(trial)}"
-    return Score(check=label, passed=False, value=0.0, reason=found)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartsWith(LogCheck):
     """The answer begins with one of the texts; `compare` as in `answer_contains`, and unless it is `exact`
@@ -89,16 +84,13 @@ class EndsWith(StartsWith):
         return answer.endswith(text)
 
 
-Separator = Literal[",", ".", " ", "'", "_", ""]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerNumber(LogCheck):
     """The answer gives this number: the last one in it, or the first, any or the only one.
 
     With `units`, factors by unit such as `{m: 1, km: 1000}`, only numbers with one of these units count, and
-    each is multiplied by the factor of its unit; `""` allows a number without one. A unit stands before or
-    behind its number. `thousands` says by what thousands are set apart; where it is a full stop, the decimal
+    each is multiplied by the factor of its unit; `""` allows a number without one. A unit comes before or
+    after its number. `thousands` says by what thousands are set apart; where it is a full stop, the decimal
     sign is a comma.
     """
 
@@ -109,7 +101,7 @@ class AnswerNumber(LogCheck):
     """How far off it may be, as a share of `value`."""
     units: dict[str, Any] = field(default_factory=dict)
     which: Literal["last", "first", "any", "only"] = "last"
-    thousands: Separator = ","
+    thousands: Literal[",", ".", " ", "'", "_", ""] = ","
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.value) and self.tolerance >= 0 and self.relative >= 0):
@@ -145,6 +137,7 @@ class AnswerNumber(LogCheck):
         number = (
             rf"(?<![\w.])(?P<sign>[-+−]?)(?P<whole>{whole})(?:\{decimal}(?P<part>\d+))?(?P<power>e[-+]?\d+)?"
         )
+        # Typography sets thousands and units apart by non-breaking blanks.
         for match in re.finditer(number, text.replace("\u00a0", " ").replace("\u202f", " "), re.IGNORECASE):
             digits = match["whole"].replace(self.thousands, "") if self.thousands else match["whole"]
             value = float(f"{digits}.{match['part'] or 0}{match['power'] or ''}")
@@ -155,7 +148,7 @@ class AnswerNumber(LogCheck):
                 yield value * self.units[unit]
 
     def _unit(self, before: str, behind: str) -> str | None:
-        """Return the longest unit that stands beside a number."""
+        """Return the longest unit beside a number."""
         # The longest first: `km` before `m`.
         for unit in sorted(filter(None, self.units), key=len, reverse=True):
             word = re.escape(unit) + (r"(?!\w)" if unit[-1].isalnum() else "")
@@ -256,8 +249,10 @@ class Similar(LogCheck):
     async def __call__(self, trial: Trial) -> Score:
         """Pass when it is similar enough."""
         measure = _f1 if self.by == "words" else _edit_similarity
+        # Counting edits takes time by the product of both lengths.
         answer = trial.answer[:MAX_MATCHED]
         value = max([await asyncio.to_thread(measure, answer, text) for text in self.texts])
+        # A share such as 2 / 3 is not exact, and must not fail its own bound.
         passed = value >= self.at_least - 1e-9
         return _verdict(
             self.label,
@@ -282,7 +277,8 @@ def _f1(one: str, other: str) -> float:
 def _edit_similarity(one: str, other: str) -> float:
     """Return 1 less the Levenshtein distance over the longer length; raises `CheckError` where it cannot."""
     try:
-        from rapidfuzz.distance import Levenshtein  # an extra
+        # rapidfuzz and sqlglot come with the extra [evals] only.
+        from rapidfuzz.distance import Levenshtein
     except ImportError as error:
         raise CheckError("similar by letters needs rapidfuzz: pip install 'kestrel-lab[evals]'") from error
     return Levenshtein.normalized_similarity(one.strip(), other.strip()[:MAX_MATCHED])
@@ -325,9 +321,6 @@ class IsJson(LogCheck):
         return _verdict(self.label, trial, fits.passed, fits.reason)
 
 
-_ELEMENT: Final = r"<([A-Za-z_][\w.-]*)[\s>/]"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IsXml(LogCheck):
     """The answer is one XML element and nothing else, or has one in it; entities of its own are refused."""
@@ -363,7 +356,7 @@ class IsXml(LogCheck):
 
 def _elements(text: str) -> Iterator[str]:
     """Yield each outermost piece of a text from a start tag to the last end tag of that name."""
-    for match in re.finditer(_ELEMENT, text):
+    for match in re.finditer(r"<([A-Za-z_][\w.-]*)[\s>/]", text):
         end = text.rfind(f"</{match[1]}>")
         if end > match.start():
             yield text[match.start() : end + len(match[1]) + 3]
@@ -371,7 +364,8 @@ def _elements(text: str) -> Iterator[str]:
 
 def _xml_paths(text: str) -> set[str]:
     """Return the dotted paths of the elements of a document; raises `ValueError` for one with entities."""
-    from xml.parsers import expat  # loaded on use, as few suites have it
+    # Loaded on use, as few suites have it.
+    from xml.parsers import expat
 
     parser, open_now, paths = expat.ParserCreate(), list[str](), set[str]()
 
@@ -386,7 +380,8 @@ def _xml_paths(text: str) -> set[str]:
     parser.StartElementHandler = begin
     parser.EndElementHandler = lambda _name: open_now.pop()
     parser.EntityDeclHandler = refuse
-    parser.Parse(text, True)  # expat's own order
+    # expat takes the text and whether it is the last piece, by position.
+    parser.Parse(text, True)
     return paths
 
 
@@ -408,7 +403,8 @@ class IsSql(LogCheck):
     async def __call__(self, trial: Trial) -> Score:
         """Pass when it can be read; raises `CheckError` where sqlglot is not installed."""
         try:
-            import sqlglot  # an extra
+            # rapidfuzz and sqlglot come with the extra [evals] only.
+            import sqlglot
             from sqlglot import errors, exp
         except ImportError as error:
             raise CheckError("is_sql needs sqlglot: pip install 'kestrel-lab[evals]'") from error

@@ -104,7 +104,8 @@ class ToolAtMost(ToolCheck):
     n: int
 
     def __post_init__(self) -> None:
-        ToolCheck.__post_init__(self)  # super() does not find a class that slots made anew
+        # `super()` does not find a class that `slots=True` made anew.
+        ToolCheck.__post_init__(self)
         if self.n < 1:
             raise UsageError(
                 f"tool_at_most allows at least 1 call, not {self.n}: for none at all, write "
@@ -178,6 +179,7 @@ class CostAtMost(LogCheck):
         costs = [answer.cost_usd or 0.0 for answer in answers]
         cost = sum(costs) if self.per == "trial" else max(costs, default=0.0)
         unknown = sum(answer.cost_usd is None and answer.error is None for answer in answers)
+        # Where the known part is above the bound, the rest cannot change the verdict.
         if unknown and cost <= self.usd:
             raise CheckError(
                 f"the price of {unknown} of {len(answers)} model calls is not known, so cost_at_most "

@@ -10,7 +10,6 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from kestrel_lab.checks.files import read_workspace_file, require_inside
 from kestrel_lab.core.errors import CheckError, UsageError
@@ -20,9 +19,6 @@ from kestrel_lab.core.scores import ADDED_LATER, Score
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox, denial_cause
 from kestrel_lab.tools.sandbox.select import run_sandboxed
 from kestrel_lab.tools.shell.environment import clean_environment
-
-MAX_OUTPUT: Final = 100_000
-"""Bytes of a command's output that are kept; the rest is read and dropped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,11 +66,14 @@ class CommandSucceeds:
 
         def keep(piece: bytes) -> bool:
             kept.extend(piece)
-            del kept[:-MAX_OUTPUT]
+            # The end of an output says why a command failed, and a program that prints for ever must not
+            # fill memory.
+            del kept[:-100_000]
             return True
 
         try:
             if sandbox.container is None:
+                # The command runs what the agent wrote: keys in the environment must not reach it.
                 env = clean_environment()
                 ended, level = await run_sandboxed(
                     [self._program(trial, env), *self.argv[1:]],
@@ -136,6 +135,7 @@ class CommandSucceeds:
         try:
             source = trial.resolve(self.files)
             target = trial.workspace / source.name
+            # A link is removed itself: what it leads to may lie outside of the workspace.
             if target.is_symlink() or target.is_file():
                 target.unlink()
             elif target.exists():
@@ -155,6 +155,7 @@ class CommandSucceeds:
         passed = not problem and value >= 1
         tail = one_line(said[-400:], 200)
         reason = "" if passed else "; ".join(filter(None, (problem or f"the reward is {value:g}", tail)))
+        # A reward outside of 0 to 1 must not outweigh the other checks of the trial.
         return Score(check=self.label, passed=passed, value=min(max(value, 0.0), 1.0), reason=reason)
 
     def _score(self, reason: str) -> Score:

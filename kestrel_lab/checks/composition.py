@@ -135,7 +135,8 @@ class NamedCheck:
         score = await _judge(self.inner, trial)
         passed, reason = score.passed, score.reason
         if self.at_least is not None:
-            passed = score.value >= self.at_least - 1e-9  # 2 / 3 written as .67 is not meant
+            # A bound of 2 / 3 may be written as .6667: rounding must not decide.
+            passed = score.value >= self.at_least - 1e-9
             reason = (
                 "" if passed else f"value {score.value:.3g}, needed {self.at_least:g}; {reason}".rstrip("; ")
             )

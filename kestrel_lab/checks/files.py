@@ -5,16 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
 from kestrel_lab.host.log_files import open_no_log
-
-MAX_READ: Final = 2_000_000
-"""Bytes of a file that are read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +29,7 @@ class FileContains:
         return f"{self.path} contains {one_line(self.text, 40)!r}"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when the file, of which the first `MAX_READ` bytes are read, is as it should be."""
+        """Pass when the file, of which the first two million bytes are read, is as it should be."""
         content, problem = read_workspace_file(trial.workspace, self.path)
         passed = not problem and self._fits(content)
         reason = problem or f"it holds {one_line(content, 120)!r}"
@@ -103,7 +99,8 @@ def read_workspace_file(workspace: Path, path: str) -> tuple[str, str]:
         return "", f"{path} is not a file" if place.exists() else f"there is no {path}"
     try:
         with os.fdopen(open_no_log(place), "rb") as file:
-            content = file.read(MAX_READ)
+            # A file that the agent grew without end must not fill the memory of the judge.
+            content = file.read(2_000_000)
     except OSError as error:
         return "", f"{path} cannot be read: {error.strerror or error}"
     return content.decode("utf-8", "replace"), ""

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from kestrel_lab.checks.llm_judge import ModelEntailment
+from kestrel_lab.checks.llm_judge import judge_claim
 from kestrel_lab.checks.trajectory import made_calls
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.events.union import ToolAnswered
@@ -118,12 +118,14 @@ class Faithful:
         backed = await asyncio.to_thread(evidence_of, subject)
         if not backed:
             return Score(check=self.label, passed=False, value=0.0, reason="the answer claims nothing")
-        judge = ModelEntailment(trial.grader(self.model))
+        judge = trial.grader(self.model)
+        # The newest first: the judge is shown 12,000 characters, and answers rest on what was read last.
         seen = [span.text for span in reversed(subject.whole_spans)]
         verdicts: list[str] = []
         for claim in backed:
             shown = [one.span.text for one in claim.cited if one.span] or seen
-            verdicts.append((await judge(claim.text, shown)).verdict if seen or claim.cited else "neither")
+            asked = seen or claim.cited
+            verdicts.append((await judge_claim(judge, claim.text, shown)).verdict if asked else "neither")
         value = verdicts.count("entailed") / len(verdicts)
         # A contradiction counts before a claim that nothing supports.
         worst = next((word for word in ("contradicted", "neither") if word in verdicts), "")

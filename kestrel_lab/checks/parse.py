@@ -232,7 +232,8 @@ def _typed_value(place: str, kind: Any, value: Json, *, loosely: bool) -> object
         return value
     if kind is Check:
         return parse_check(value, loosely=loosely)
-    if isinstance(kind, UnionType):  # a value, or none where the key is left out
+    # The other part of the union is `None`, for a key that is left out.
+    if isinstance(kind, UnionType):
         kind = get_args(kind)[0]
     if get_origin(kind) is tuple:
         items = value if isinstance(value, list) else [value]
@@ -245,6 +246,7 @@ def _typed_value(place: str, kind: Any, value: Json, *, loosely: bool) -> object
     kind = get_origin(kind) or kind
     if loosely and (read := _read_as(kind, value)) is not None:
         return read
+    # To Python `True` is a number; in a suite file it is a mistake.
     fits = isinstance(value, int | float if kind is float else kind) and (
         kind is bool or not isinstance(value, bool)
     )

@@ -7,15 +7,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score, plain_number
-
-_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +28,7 @@ class PythonCheck:
     function: str
 
     def __post_init__(self) -> None:
-        if not _PATH.fullmatch(self.function):
+        if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", self.function):
             raise UsageError(
                 "python_check names a function as module:function, such as checks:is_sorted, not "
                 f"{one_line(self.function)!r}"
@@ -80,11 +77,10 @@ def score_of(label: str, said: object, function: str = "") -> Score:
         or not math.isfinite(number)
         or (not scored and not (0 <= number <= 1 and isinstance(reason, str | None)))
     ):
-        msg = (
+        raise CheckError(
             f"{name} returned {_shown(said)}; a check returns True, False, a number from 0 to 1, a "
             "pair with a reason, or a Score"
         )
-        raise CheckError(msg)
     text = "" if reason is None else str(reason)
     if isinstance(said, Score):
         usage = said.usage if isinstance(said.usage, Usage) else None

@@ -32,6 +32,7 @@ def made_calls(records: Iterable[Record]) -> list[MadeCall]:
 
     Failed calls and answers from a store are among them; what was given by hand in a fork is not.
     """
+    # Calls that are made together end in any order: they are listed as the model asked.
     asked: dict[str, dict[str, Json]] = {}
     edited: dict[str, dict[str, Json]] = {}
     answers: dict[str, ToolAnswered] = {}
@@ -208,7 +209,8 @@ def _common(fits: Sequence[Sequence[bool]], made: int) -> int:
 
 def _count_matches(fits: Sequence[Sequence[bool]]) -> int:
     """Return how many expected calls can each be matched with a call of their own: a maximum matching."""
-    import networkx as nx  # loaded on use
+    # It is large and rarely needed, so it is loaded on use.
+    import networkx as nx
 
     graph: nx.Graph[tuple[str, int]] = nx.Graph()
     expected = [("expected", row) for row in range(len(fits))]
@@ -219,7 +221,8 @@ def _count_matches(fits: Sequence[Sequence[bool]]) -> int:
         for call, fit in enumerate(made)
         if fit
     )
-    return len(nx.bipartite.hopcroft_karp_matching(graph, expected)) // 2  # which names each pair both ways
+    # The matching names each pair both ways.
+    return len(nx.bipartite.hopcroft_karp_matching(graph, expected)) // 2
 
 
 def _called_text(tools: Sequence[str]) -> str:

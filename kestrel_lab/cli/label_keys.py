@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from textwrap import indent
 
 from rich.console import Console
@@ -28,7 +29,10 @@ def label_by_keys(console: Console, labelling: Labelling, key: Callable[[], str]
         if shown != (now := f"{item.run}{item.repeat}{folded}"):
             _show(console, labelling, item, folded=folded)
             shown = now
-        pressed = key()
+        try:
+            pressed = key()
+        except KeyboardInterrupt:  # where a terminal makes a signal of Ctrl-C
+            break
         if pressed in ("q", "", "\x03", "\x04"):
             break
         if pressed in _VALUES:
@@ -52,7 +56,10 @@ def label_by_keys(console: Console, labelling: Labelling, key: Callable[[], str]
 
 @contextmanager
 def keys_of_terminal() -> Iterator[Callable[[], str]]:
-    """Give what reads one key of the terminal, without Enter; of a pipe the first letter of each line."""
+    """Give what reads one key of the terminal, without Enter; of a pipe the first letter of each line.
+
+    Within, a hang-up or a `kill` ends the process by `SystemExit`, so that the terminal is as it was before.
+    """
     if not sys.stdin.isatty():
         yield _letter_of_line
         return
@@ -67,9 +74,22 @@ def keys_of_terminal() -> Iterator[Callable[[], str]]:
         try:
             return sys.stdin.read(1).lower()
         finally:
-            termios.tcsetattr(number, termios.TCSADRAIN, usual)
+            with suppress(termios.error):  # its window was closed
+                termios.tcsetattr(number, termios.TCSADRAIN, usual)
 
-    yield read
+    usual_ends = {one: signal.getsignal(one) for one in (signal.SIGHUP, signal.SIGTERM)}
+    for one, before in usual_ends.items():
+        if before is signal.SIG_DFL:  # below nohup a hang-up is ignored
+            signal.signal(one, _leave)
+    try:
+        yield read
+    finally:
+        for one, before in usual_ends.items():
+            signal.signal(one, before)
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _letter_of_line() -> str:

@@ -78,8 +78,7 @@ class Plan:
             raise UsageError(
                 f"step ids used twice: {', '.join(sorted({name for name in names if names.count(name) > 1}))}"
             )
-        self._check_json()
-        self._check_conditions()
+        self._check_steps()
         producers = self._producers()
         if not any(step.depends_on or step.consumes or step.parent for step in self.steps):
             # Nothing waits for anything: the library for graphs, 40 MB with what it loads, is not needed.
@@ -253,7 +252,7 @@ class Plan:
                 producers[key] = (*earlier, step.id)
         return producers
 
-    def _check_conditions(self) -> None:
+    def _check_steps(self) -> None:
         for step in self.steps:
             if (condition := step.condition) and (
                 unknown := sorted(condition.names - {*step.consumes, *step.given, STEPS})
@@ -262,8 +261,6 @@ class Plan:
                     f"the condition of step {step.id!r} asks for {unknown[0]!r}, which the step does "
                     "not consume"
                 )
-
-    def _check_json(self) -> None:
         own = [
             (f"the {name} of step {step.id!r}", getattr(step, name))
             for step in self.steps

@@ -123,7 +123,7 @@ class Step(Work):
             raise UsageError(f"step {self.id!r} has {self.turns} turns: at least one is needed")
         try:
             self.condition  # raises if it cannot be read  # noqa: B018
-            unknown = sorted(self.references - {*self.consumes, *self.given})
+            unknown = sorted(self.references - {*self.consumes, *self.given}) if self.args else []
         except UsageError as error:
             raise UsageError(f"step {self.id!r}: {error}") from error
         if unknown:

@@ -20,8 +20,6 @@ from kestrel_lab.runtime.services import Services
 COMMENT: Final = "comment.md"
 MARK: Final = "<!-- kestrel -->"
 """Begins a comment of ours, by which the next build finds it."""
-_MOST_CHARS: Final = 60_000
-"""Of a comment; GitHub takes 65,536."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +90,9 @@ def comment_text(sections: Iterable[str], job: str) -> str:
     left = 0
     for section in sections:
         size += len(section)
-        if size > _MOST_CHARS:
+        # GitHub refuses a comment of more than 65,536 characters; the rest is for links and what is left
+        # out.
+        if size > 60_000:
             left += 1
         else:
             kept.append(section.strip())
@@ -106,9 +106,11 @@ def addresses(env: Mapping[str, str], out: Path) -> tuple[str, str]:
     """Return where the pages in `out` can be read later, and the page of the job; empty where that is not
     known.
     """
-    if job := env.get("CI_JOB_URL"):  # GitLab shows the files of artifacts
+    # GitLab shows the files of artifacts.
+    if job := env.get("CI_JOB_URL"):
         return f"{job}/artifacts/file/{out.as_posix()}", job
-    if env.get("GITHUB_RUN_ID"):  # GitHub packs them
+    # GitHub packs artifacts into an archive, so a page in them has no address.
+    if env.get("GITHUB_RUN_ID"):
         return (
             "",
             f"{env['GITHUB_SERVER_URL']}/{env['GITHUB_REPOSITORY']}/actions/runs/{env['GITHUB_RUN_ID']}",

@@ -39,74 +39,6 @@ if TYPE_CHECKING:
     from kestrel_lab.runtime.run import Run
 
 
-class Failures:
-    """What is asked of a run that failed; see `kestrel_lab.evals.blame`."""
-
-    _lab: Services
-
-    @takes_options(RerunOptions)
-    async def blame(
-        self,
-        run: str | Run,
-        *,
-        each: int = 1,
-        change: str | Sequence[str] = (),
-        repair: bool = False,
-        tries: int = 10,
-        **how: Unpack[RerunOptions],
-    ) -> Receipt:
-        """Find the turn that made a run fail, by making turns of it anew in private copies.
-
-        The checks of the trial say what success is, with `suite`, its file, where that is not found by its
-        name; of any other run `checks` do, such as `"answer_contains: '42'"`, or the scenario of `suite` that
-        has the goal of the run. Each fork is made where it tells most, `each` times at once, until a set of
-        at most three turns holds the decisive one with 90 %, no single turn is to blame with 90 %, or the
-        budget of `runs` like this one (40), or of `cost` in US dollars, ends. Asked again it goes on where it
-        was. `model` makes the re-runs in the place of the run's own, under the policy `approve`.
-
-        With `change`, a line or several, or with `repair`, lines that the model proposes, the likeliest turn
-        is made anew `tries` times with each line before the model, as far as the budget goes.
-
-        Gives the receipt: `.steps`, `.posterior`, `.before`, `.after`, `.frame`, `.plot()`, `.write(path)`.
-        Calls that reach outside of the copy are answered from the log; it says which. Raises `UsageError` for
-        a run that has not ended or passed, for one whose tools or files are not there any more, and where
-        nothing says what success is.
-        """
-        from kestrel_lab.evals.blame.blame import blame_run
-
-        return await blame_run(
-            self._lab,
-            run if isinstance(run, str) else run.id,
-            self._options(40, how),
-            each=each,
-            changes=(change,) if isinstance(change, str) else change,
-            repair=repair,
-            tries=tries,
-        )
-
-    @takes_options(RerunOptions)
-    async def shrink(self, run: str | Run, **how: Unpack[RerunOptions]) -> Shrunk:
-        """Find the least with which a run still fails, and draft a scenario of it.
-
-        Turns of its history, files, tools and paragraphs of guidance are left out; a candidate is kept if at
-        least 80 % of its replays, each in a throw-away folder, fail by the same checks, and no call fails
-        where none did before. `suite` and `checks` say what success is, as for `blame`, whose receipt is used
-        where there is one; `runs` (10) and `cost` are the budget. `.write(path)` makes the scenario file.
-        Raises `UsageError` as `blame` does, and for runs that called what reaches outside of the workspace.
-        """
-        from kestrel_lab.evals.blame.shrink import shrink_run
-
-        return await shrink_run(self._lab, run if isinstance(run, str) else run.id, self._options(10, how))
-
-    def _options(self, runs: float, how: RerunOptions) -> RerunOptions:
-        """Return the options with a budget, and with the bar of these surroundings where none is given."""
-        reporter = reporter_of(self._lab, None)
-        return {"runs": runs, **how, "reporter": how.get("reporter") or reporter}
-
-    blame_sync = blocking_twin(blame)
-    shrink_sync = blocking_twin(shrink)
-
-
 class Arms:
     """What tells configurations of a suite apart, at one commit."""
 
@@ -206,8 +138,70 @@ class Arms:
     ablate_sync = blocking_twin(ablate)
 
 
-class Evaluations(Reading, Failures, Arms):
+class Evaluations(Reading, Arms):
     """Measures agents: each method loads what it needs when it is first called."""
+
+    @takes_options(RerunOptions)
+    async def blame(
+        self,
+        run: str | Run,
+        *,
+        each: int = 1,
+        change: str | Sequence[str] = (),
+        repair: bool = False,
+        tries: int = 10,
+        **how: Unpack[RerunOptions],
+    ) -> Receipt:
+        """Find the turn that made a run fail, by making turns of it anew in private copies.
+
+        The checks of the trial say what success is, with `suite`, its file, where that is not found by its
+        name; of any other run `checks` do, such as `"answer_contains: '42'"`, or the scenario of `suite` that
+        has the goal of the run. Each fork is made where it tells most, `each` times at once, until a set of
+        at most three turns holds the decisive one with 90 %, no single turn is to blame with 90 %, or the
+        budget of `runs` like this one (40), or of `cost` in US dollars, ends. Asked again it goes on where it
+        was. `model` makes the re-runs in the place of the run's own, under the policy `approve`.
+
+        With `change`, a line or several, or with `repair`, lines that the model proposes, the likeliest turn
+        is made anew `tries` times with each line before the model, as far as the budget goes.
+
+        Gives the receipt: `.steps`, `.posterior`, `.before`, `.after`, `.frame`, `.plot()`, `.write(path)`.
+        Calls that reach outside of the copy are answered from the log; it says which. Raises `UsageError` for
+        a run that has not ended or passed, for one whose tools or files are not there any more, and where
+        nothing says what success is.
+        """
+        from kestrel_lab.evals.blame.blame import blame_run
+
+        return await blame_run(
+            self._lab,
+            run if isinstance(run, str) else run.id,
+            self._options(40, how),
+            each=each,
+            changes=(change,) if isinstance(change, str) else change,
+            repair=repair,
+            tries=tries,
+        )
+
+    @takes_options(RerunOptions)
+    async def shrink(self, run: str | Run, **how: Unpack[RerunOptions]) -> Shrunk:
+        """Find the least with which a run still fails, and draft a scenario of it.
+
+        Turns of its history, files, tools and paragraphs of guidance are left out; a candidate is kept if at
+        least 80 % of its replays, each in a throw-away folder, fail by the same checks, and no call fails
+        where none did before. `suite` and `checks` say what success is, as for `blame`, whose receipt is used
+        where there is one; `runs` (10) and `cost` are the budget. `.write(path)` makes the scenario file.
+        Raises `UsageError` as `blame` does, and for runs that called what reaches outside of the workspace.
+        """
+        from kestrel_lab.evals.blame.shrink import shrink_run
+
+        return await shrink_run(self._lab, run if isinstance(run, str) else run.id, self._options(10, how))
+
+    def _options(self, runs: float, how: RerunOptions) -> RerunOptions:
+        """Return the options with a budget, and with the bar of these surroundings where none is given."""
+        reporter = reporter_of(self._lab, None)
+        return {"runs": runs, **how, "reporter": how.get("reporter") or reporter}
+
+    blame_sync = blocking_twin(blame)
+    shrink_sync = blocking_twin(shrink)
 
     async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
         """Run a suite at several commits (`A..B`, or `A,B,C`), as far as results are not stored.

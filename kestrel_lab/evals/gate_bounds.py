@@ -52,17 +52,15 @@ class Gate:
         if is_share(self.metric) and self.metric != SUCCESS and not 0 <= self.bound <= 1:
             raise UsageError(f"{self.metric} is a share from 0 to 1: its bound cannot be {self.bound:g}")
         if self.metric == SUCCESS and self.at_least is not None and not 0 < self.at_least < 1:
-            msg = (
+            raise UsageError(
                 "a success rate can be shown to be at least a share between 0 and 1, not "
                 f"{self.at_least}: no number of trials shows 1"
             )
-            raise UsageError(msg)
         if self.metric == SUCCESS and self.at_most is not None and not 0 < self.at_most < 1:
-            msg = (
+            raise UsageError(
                 "a success rate can be shown to be at most a share between 0 and 1, not "
                 f"{self.at_most}: no number of trials shows 0"
             )
-            raise UsageError(msg)
 
     @property
     def bound(self) -> float:

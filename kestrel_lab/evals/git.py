@@ -43,6 +43,7 @@ class CodeVersion:
 
 async def commit_of(folder: Path, name: str) -> str:
     """Return the full hash of the commit that `name` means; raises `UsageError` when there is none."""
+    # Git would take such a name for an option.
     if name.startswith("-"):
         raise UsageError(f"{name!r} is not a name of a commit")
     try:
@@ -115,7 +116,8 @@ def _content(path: Path) -> bytes:
     if path.is_symlink() or not path.is_file():
         return b""
     facts = path.stat()
-    if is_log(path):  # what a lab writes is no change of the code
+    # What a lab writes is no change of the code.
+    if is_log(path):
         return b""
     with path.open("rb") as file:
         head = file.read(_HASHED)
@@ -123,9 +125,6 @@ def _content(path: Path) -> bytes:
     return hashlib.sha256(head).digest() + rest
 
 
-_FORMAT: Final = "--format=%H%x00%ct%x00%s"
-_LOOKED_AT: Final = 1000
-"""Ancestors among which a commit with results is looked for."""
 _MAIN: Final = ("main", "master", "origin/main", "origin/master", "origin/HEAD")
 
 
@@ -171,6 +170,7 @@ async def commits_in(root: Path, text: str, *, every: int = 1, last: int | None 
         if not names:
             raise UsageError("name some commits: A..B, or A,B,C")
         found = [await commit_at(root, name) for name in names]
+        # One commit may be named twice, by a branch and by its hash.
         found = list({commit.sha: commit for commit in found}.values())
     return sample_commits(found, every, last)
 
@@ -206,11 +206,10 @@ async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
         msg = f"{good} is not an ancestor of {bad}: bisect needs a commit and one of its descendants"
         msg += await _shallow_hint(root)
         raise UsageError(msg) from None
-    msg = (
+    raise UsageError(
         f"{good} came into {bad} by a merge. Only first parents are followed: name a commit of the "
         "branch that it was merged into"
     )
-    raise UsageError(msg)
 
 
 async def merged_branch(root: Path, sha: str) -> tuple[str, str] | None:
@@ -224,10 +223,9 @@ async def merged_branch(root: Path, sha: str) -> tuple[str, str] | None:
 
 
 async def first_parents(root: Path, name: str = "HEAD") -> list[Commit]:
-    """Return `name` and its ancestors along first parents, newest first, `_LOOKED_AT` of them."""
-    return await _list_commits(
-        root, "--first-parent", f"--max-count={_LOOKED_AT}", await commit_of(root, name)
-    )
+    """Return `name` and its ancestors along first parents, newest first, a thousand of them at most."""
+    # Further back nobody compares, and each ancestor is a query for results.
+    return await _list_commits(root, "--first-parent", "--max-count=1000", await commit_of(root, name))
 
 
 async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], bool]) -> tuple[Commit, bool]:
@@ -240,6 +238,7 @@ async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], b
     """
     sha = await commit_of(root, head)
     fork = await _fork(root, sha)
+    # On the main branch itself the fork is the commit, which is no baseline of its own.
     line = [commit for commit in await first_parents(root, fork) if commit.sha != sha]
     if not line:
         if hint := await _shallow_hint(root):
@@ -293,7 +292,9 @@ async def has_file(root: Path, sha: str, name: Path) -> bool:
 
 
 async def _list_commits(root: Path, *which: str) -> list[Commit]:
-    text = await git_output(root, "log", "--no-show-signature", "--no-color", _FORMAT, *which, "--")
+    text = await git_output(
+        root, "log", "--no-show-signature", "--no-color", "--format=%H%x00%ct%x00%s", *which, "--"
+    )
     # A subject may hold what else ends a line for Python, and bytes that are no text.
     lines = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").split("\n")
     found: list[list[str]] = [line.split("\0", 2) for line in lines if line]

@@ -126,7 +126,9 @@ def install_guidance(folder: Path, guidance: Guidance, named: frozenset[str]) ->
     """
     before: dict[str, bytes | None] = {}
     for place, folders, files in os.walk(folder):
+        # Changed in place: `os.walk` goes on into what is left in the list.
         folders[:] = [name for name in folders if name != ".git"]
+        # `os.walk` lists a link to a folder among the folders.
         for name in (*files, *(one for one in folders if (Path(place) / one).is_symlink())):
             path = Path(place) / name
             inside = PurePosixPath(path.relative_to(folder).as_posix())
@@ -141,6 +143,7 @@ def install_guidance(folder: Path, guidance: Guidance, named: frozenset[str]) ->
                 f"the guidance file {name!r} would lie outside of the workspace: a folder on its way "
                 "is a link"
             )
+        # Line ends are not translated: guidance is compared byte by byte.
         path.write_text(text, encoding="utf-8", newline="")
     return before != {name: text.encode() for name, text in guidance.files.items()}
 
@@ -166,4 +169,5 @@ async def commit_guidance(folder: Path) -> None:
     for name in ("HEAD", "shallow"):
         if (store / name).exists():
             (store / name).write_text(made, encoding="ascii")
+    # It would lead an agent to the commit with the other guidance.
     (store / "ORIG_HEAD").unlink(missing_ok=True)

@@ -117,6 +117,7 @@ class Metric:
             value: object = self.function(records)
             if (number := plain_number(value)) is not None and not math.isinf(number):
                 return float(number)
+            # Closed, or Python warns that nobody awaited it.
             if inspect.iscoroutine(value):
                 value.close()
             raise ValueError(

@@ -26,7 +26,6 @@ Rest = Literal["again", "direct"]
 """What becomes of requests that a batch did not answer: sent in another one, or asked directly."""
 
 
-_AT_LEAST: Final = re.compile(r"at_least_([1-9]\d{0,3})")
 REDUCERS: Final = ("mean", "mode", "max", "min", "at_least_K")
 """How the trials of a scenario become one: the share that passed, whether more than half did, one did, all
 did, or at least K did.
@@ -35,7 +34,7 @@ did, or at least K did.
 
 def least_passes(reducer: str) -> int:
     """Return the K of `at_least_K`, 1 for other reducers; raises `UsageError` for an unknown one."""
-    if match := _AT_LEAST.fullmatch(reducer):
+    if match := re.fullmatch(r"at_least_([1-9]\d{0,3})", reducer):
         return int(match[1])
     if reducer not in REDUCERS[:-1]:
         raise UsageError(f"there is no reducer {reducer!r}: {', '.join(REDUCERS)}")

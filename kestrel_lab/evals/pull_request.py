@@ -8,18 +8,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import httpx
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.ci_report import MARK
-
-_PATIENCE_S: Final = 30
-_PAGES: Final = 10
-"""Of a hundred comments each, among which ours is looked for."""
-_REFUSED: Final = frozenset({401, 403, 404})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +43,7 @@ def post_comment(file: Path, env: Mapping[str, str]) -> str:
     if isinstance(thread, str):
         return thread
     try:
-        with httpx.Client(headers=dict(thread.headers), timeout=_PATIENCE_S) as client:
+        with httpx.Client(headers=dict(thread.headers), timeout=30) as client:
             known = _ours(client, thread)
             if known is None:
                 answer = client.post(thread.comments, json={"body": text})
@@ -57,7 +52,7 @@ def post_comment(file: Path, env: Mapping[str, str]) -> str:
             answer.raise_for_status()
     except httpx.HTTPStatusError as error:
         code = error.response.status_code
-        if code in _REFUSED:
+        if code in (401, 403, 404):
             return (
                 f"the server refused the comment ({code}): a build of a fork has no right to write; "
                 "elsewhere give the job the right (GitHub: permissions: pull-requests: write; GitLab: a "
@@ -70,7 +65,9 @@ def post_comment(file: Path, env: Mapping[str, str]) -> str:
 
 
 def _ours(client: httpx.Client, thread: Thread) -> int | None:
-    for page in range(1, _PAGES + 1):
+    # Pages of a hundred comments: on a longer thread a new comment is better than a build that reads for
+    # ever.
+    for page in range(1, 10 + 1):
         answer = client.get(thread.comments, params={"per_page": 100, "page": page})
         answer.raise_for_status()
         found: list[dict[str, Any]] = answer.json()

@@ -33,6 +33,7 @@ from kestrel_lab.evals.reports.change_phrases import change_phrase
 from kestrel_lab.evals.reports.gate_decisions import GateReport
 from kestrel_lab.evals.reports.junit import Case, case_groups
 from kestrel_lab.evals.scenario_parts import InlineFiles
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stored.site import suite_of_rows
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial, stored_trials
 from kestrel_lab.evals.suite import Config, Scenario, Suite
@@ -88,9 +89,7 @@ class SessionTrials:
         """
         scenarios, configs = ([*dict.fromkeys(names)] for names in zip(*pairs, strict=True))
         found = self.measure(suite, pairs=pairs, scenarios=scenarios, configs=configs, epochs=epochs)
-        rows: dict[tuple[str, str], list[EvalRow]] = {}
-        for row in found.rows:
-            rows.setdefault((row.scenario, row.config), []).append(row)
+        rows = group_values(((row.scenario, row.config), row) for row in found.rows)
         return {pair: case_groups(suite, rows[pair])[0].cases[0] for pair in pairs}
 
 
@@ -168,7 +167,8 @@ class Kestrel:
         `plan`, `temperature` …). Recorded answers of models are in `cassettes` beside the test. Raises
         `TrialBroke` where a trial broke.
         """
-        __tracebackhide__ = True  # a failure is shown where the test called
+        # A failure is shown where the test called.
+        __tracebackhide__ = True
         number = len(self._tested)
         ours = (set(Config.model_fields) - {"tools"}) & set(options)
         config = Config(**{"name": AGENT, **{name: options.pop(name) for name in ours}})
@@ -251,7 +251,8 @@ class Kestrel:
                 store_trial(lab.store, replace(row, result=result))
                 folder = Path(_started(lab.store.records(row.run)).workspace)
                 if folder.is_relative_to((lab.home / "trials").resolve()):
-                    shutil.rmtree(folder, ignore_errors=True)  # it was kept for `check`
+                    # It was kept for `check`.
+                    shutil.rmtree(folder, ignore_errors=True)
         return bool(self._tested)
 
 
@@ -362,7 +363,8 @@ async def _report(
         if eval_run_of(row) == name
     }
     rows = tuple(newest.values())
-    if not rows:  # nothing could be begun, which its items say
+    # Nothing could be begun, which the test items say.
+    if not rows:
         return None
     ran = {(row.scenario, row.config) for row in rows}
     whole = load_suite(path) if path is not None else suite_of_rows(lab.store, suite, rows)

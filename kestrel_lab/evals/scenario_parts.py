@@ -207,11 +207,10 @@ class WorkspaceForm(Entry):
                     if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
                         raise UsageError(f"the file {name!r} must be a relative path without '..'")
                 return InlineFiles(files=files)
-        msg = (
+        raise UsageError(
             "a workspace is one of files, folder, package, and repository with commit, not "
             f"{' and '.join(given) or 'nothing'}"
         )
-        raise UsageError(msg)
 
 
 def place_of(form: WorkspaceForm | None, _: object) -> Place:

@@ -207,7 +207,8 @@ def store_run(store: SessionStore, run_id: str, events: Sequence[tuple[float, Ev
     if not isinstance(started, RunStarted):
         raise StoreError(f"run {run_id} cannot be read: its first event is missing")
     if store.query("SELECT 1 FROM removals WHERE run_id = ?", (run_id,)):
-        return False  # somebody deleted it here: it does not come back from a server
+        # Somebody deleted it here: it does not come back from a server.
+        return False
     if store.query("SELECT 1 FROM runs WHERE id = ?", (run_id,)):
         rest = rest[len(store.records(run_id)) - 1 :]
         if not rest or not store.claim(store.run(run_id)):

@@ -115,14 +115,18 @@ def _schema(written: dict[str, Any] | str | None, _: object) -> Mapping[str, Jso
     return {} if found is None else found.schema
 
 
-_OF_THE_SYSTEM: Final = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr")
-
-
 def _absolute(root: str) -> str:
     path = PurePosixPath(root)
     if root and (not path.is_absolute() or ".." in path.parts or len(path.parts) < 2):
         raise UsageError(f"root is an absolute path such as /app, not {root!r}")
-    if found := next((one for one in _OF_THE_SYSTEM if path.is_relative_to(one)), None):
+    if found := next(
+        (
+            one
+            for one in ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr")
+            if path.is_relative_to(one)
+        ),
+        None,
+    ):
         raise UsageError(f"root cannot be {root!r}: {found} belongs to the system")
     return str(path) if root else ""
 
@@ -243,8 +247,8 @@ def _option_value(opt: Opt, value: Any) -> Any:
 
 
 if TYPE_CHECKING:
-
-    class _FromOptions(Declared):  # type checkers know no class that is made of a table
+    # Type checkers do not know a class that is made of a table.
+    class _FromOptions(Declared):
         verify: str = ""
         pty: bool = False
         form: str = ""
@@ -526,11 +530,10 @@ class Suite(Declared):
         beside = self.path.parent if self.path else Path.cwd()
         places = [beside] if self.root is None or self.root == beside else [beside, self.root]
         if Path(name).is_absolute():
-            msg = (
+            raise UsageError(
                 f"suite {self.name!r} names {name!r}: write it relative to the suite file, so that it "
                 "means the same in another checkout"
             )
-            raise UsageError(msg)
         for place in places:
             found = place / name
             if found.exists():
@@ -540,11 +543,10 @@ class Suite(Declared):
                         f"suite {self.name!r} names {name!r}, which is outside its repository {self.root}"
                     )
                 return found
-        msg = (
+        raise UsageError(
             f"suite {self.name!r} names {name!r}, which does not exist; looked in "
             f"{' and '.join(str(place) for place in places)}"
         )
-        raise UsageError(msg)
 
     def _here(self, found: Path) -> Path:
         """Return the file or folder of this checkout that is at the place of one of the other checkout; the

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 SUITE_ENDINGS: Final = (".suite.yaml", ".suite.yml")
-_NOT_SEARCHED: Final = frozenset({"node_modules", "venv", "site-packages", "__pycache__"})
 
 
 def find_suites(folder: Path) -> list[Path]:
@@ -20,7 +19,11 @@ def find_suites(folder: Path) -> list[Path]:
 
     found = []
     for place, folders, files in os.walk(folder):
-        folders[:] = sorted(one for one in folders if not one.startswith(".") and one not in _NOT_SEARCHED)
+        folders[:] = sorted(
+            one
+            for one in folders
+            if not one.startswith(".") and one not in ("node_modules", "venv", "site-packages", "__pycache__")
+        )
         found += [Path(place, name) for name in sorted(files) if name.endswith(SUITE_ENDINGS)]
     if not found:
         raise UsageError(

@@ -82,8 +82,7 @@ def _gate(written: dict[str, BoundForm], _: object) -> Gate:
 
 GateItem = Annotated[Gate, WrittenAs(dict[str, BoundForm], _gate)]
 
-_OF_THE_RUNTIME: Final = ("calls_per_turn", "steps_at_once", "context_tokens")
-"""Limits that are for the machine and the model, not for a task."""
+# These limits are for the machine and the model, not for a task.
 LimitsForm: Any = create_model(
     "LimitsForm",
     __base__=Entry,
@@ -93,7 +92,8 @@ LimitsForm: Any = create_model(
         {
             name: (kind | None, None)
             for name, kind in get_type_hints(Limits).items()
-            if name in Limits.__dataclass_fields__ and name not in _OF_THE_RUNTIME
+            if name in Limits.__dataclass_fields__
+            and name not in ("calls_per_turn", "steps_at_once", "context_tokens")
         },
     ),
 )
@@ -112,7 +112,7 @@ def text_or_mapping(core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSche
 class GuidanceForm(Entry):
     """Guidance files of the workspaces, at a commit of the suite's repository or as they are now.
 
-    The text `none` stands for no files.
+    The text `none` means no files.
     """
 
     ref: str = ""

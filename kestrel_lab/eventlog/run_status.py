@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import RunFinished
@@ -13,27 +14,17 @@ from kestrel_lab.eventlog.store import SessionStore
 STOPPED = "stopped on request"
 """Why a run is CANCELLED."""
 
-_AT_WORK: set[tuple[str, str]] = set()
+AT_WORK: Final[set[tuple[str, str]]] = set()
 """Runs that sessions of this process work on: session and run.
 
 Another process can only be seen to be there.
 """
 
 
-def mark_working(session: str, run_id: str) -> None:
-    """Note that a session of this process works on the run."""
-    _AT_WORK.add((session, run_id))
-
-
-def mark_idle(session: str, run_id: str) -> None:
-    """Note that it no longer does."""
-    _AT_WORK.discard((session, run_id))
-
-
 def at_work(owner: str, run_id: str) -> bool:
     """Whether the session named by `owner` works on the run; of another process, whether that is alive."""
     named = Owner.parse(owner)
-    return (named.session, run_id) in _AT_WORK if named.same_process else named.alive
+    return (named.session, run_id) in AT_WORK if named.same_process else named.alive
 
 
 @dataclass(frozen=True, slots=True)

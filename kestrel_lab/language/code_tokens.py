@@ -5,6 +5,7 @@ a question.
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from kestrel_lab.language.words import STOP_WORDS, name_parts
 
@@ -12,39 +13,36 @@ WORD = re.compile(r"[^\W_]\w*|_\w+")
 _LONGEST = 80
 _DIGITS = 6
 """Longer numbers are measurements and hashes, for which nobody searches by all their digits."""
-_OF_ISSUES = """
+COMMON = STOP_WORDS - {"during", "ever", "going", "made", "said", "says"} | {
+    *"""
 although always another below between bug cannot etc even expected first following however instead issue \
 maybe need now ok problem q really
 reproduce run seems something still sure thing things think though thus try trying two uses version whether \
 within without work works yes
-"""
-COMMON = STOP_WORDS - {"during", "ever", "going", "made", "said", "says"} | {*_OF_ISSUES.split()}
+""".split()
+}
 """Words that say nothing about where in a repository something is."""
 
 
 class _Kept(dict[str, str]):
-    """The form of each word in the index, computed once."""
+    """The form of each word in the index, computed once: its parts, and if it has several all of them as one
+    word.
+    """
 
+    # A dict, because it is asked for each word of each file: `lru_cache` takes half as long again.
     def __missing__(self, word: str) -> str:
         pieces = (
             name_parts(word) if len(word) <= _LONGEST and not (word.isdigit() and len(word) > _DIGITS) else []
         )
-        found = " ".join(pieces if len(pieces) <= 1 else [*pieces, _joined_name(word)])
         # Bounds the memory: generated files have any number of different words.
         if len(self) > 500_000:
             self.clear()
-        self[word] = found
-        return found
+        # The last one is the same for `readFile` and `read_file`, and no word that a text has.
+        self[word] = " ".join(pieces if len(pieces) <= 1 else [*pieces, "x".join(("", *pieces))])
+        return self[word]
 
 
 _kept = _Kept()
-
-
-def _joined_name(name: str) -> str:
-    """Return a name of several parts as one word that is the same for `readFile`, `read_file` and
-    `readfile`.
-    """
-    return "x".join(("", *name_parts(name)))
 
 
 def index_text(text: str) -> str:
@@ -56,9 +54,7 @@ def search_terms(text: str) -> dict[str, int]:
     """Return the search terms of a question as the index stores words, each with its count; common ones only
     where nothing else is left.
     """
-    counted: dict[str, int] = {}
-    for word in index_text(text).split():
-        counted[word] = counted.get(word, 0) + 1
+    counted = Counter(index_text(text).split())
     telling = {
         word: many
         for word, many in counted.items()

@@ -10,7 +10,8 @@ _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 # Between the words of `readFile` and `HTTPServer`, and before digits.
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=\d)")
 _GOAL_WORD: Final = re.compile(r"[^\W\d_][\w.-]*[\w]|\d[\w.-]*\w")
-_STOP_TEXT: Final = """
+STOP_WORDS: Final = frozenset(
+    """
 a about after all also am an and any are as at be because been before being both but by can could did do \
 does doing done during each either
 else ever every few for from get gets give given go goes going got had has have having he her here hers him \
@@ -22,8 +23,8 @@ there these they this those
 through to too under until up us use used using very want was way we well went were what when where which \
 while who whom whose why will
 with would you your yours
-"""
-STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
+""".split()
+)
 """English words that say nothing about the subject of a text."""
 COMMON: Final = STOP_WORDS | {"kind", "show", "sort", "tell", "time", "type"}
 """Words that say nothing about the subject of a note or a tool."""

@@ -39,10 +39,6 @@ _PATH = "/callback"
 _LONGEST_REQUEST = 16_384
 
 
-class LoginNeededError(ConnectionError):
-    """A server requires a login and there is nobody to log in."""
-
-
 @dataclass
 class TokenFile:
     """The tokens and the client registration of one server, in a file of mode 0600; the `TokenStorage` of the
@@ -269,7 +265,7 @@ def _browser(
             if not done:
                 listener.close()
         if not done:
-            raise LoginNeededError(
+            raise ConnectionError(
                 f"it wants a login, and nobody is here to log in: kestrel mcp login {config.name}"
             )
 
@@ -329,7 +325,7 @@ class _Loopback:
             async with asyncio.timeout(LOGIN_S):
                 got = await self._got
         except TimeoutError:
-            raise LoginNeededError(
+            raise ConnectionError(
                 f"nobody logged in within {LOGIN_S:.0f} s: kestrel mcp login {server}"
             ) from None
         if "error" in got:

@@ -201,12 +201,15 @@ async def open_pipe(launch: Launch, *, log: ServerLog, ended: Callable[[str], No
     finally:
         # First, or the reader would report an end that we cause.
         incoming.closing = True
-        await program.stop()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for stream in (to_session, from_server, to_server, from_session):
-            stream.close()
+        # `finally`, because whoever waits for this may be cancelled once more, as by a loop that shuts down.
+        try:
+            await program.stop()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            for stream in (to_session, from_server, to_server, from_session):
+                stream.close()
 
 
 class _Incoming:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
@@ -42,12 +41,13 @@ _CLASSES = tuple(
     """.strip().splitlines()
 )
 """Words that exclude each other."""
-_NAMES_OF_LANGUAGES = """
+_LANGUAGES = frozenset(
+    """
 english german french italian spanish portuguese dutch swedish danish norwegian finnish polish czech russian \
 ukrainian greek turkish romansh
 hungarian arabic hebrew hindi bengali chinese japanese korean vietnamese indonesian
-"""
-_LANGUAGES = frozenset(_NAMES_OF_LANGUAGES.split())
+""".split()
+)
 """A rule names one of them; a manual may exist in two."""
 _BINDING = re.compile(
     r"(?i)\b(?:always|must|shall|should|only|prefers?|please|from now on|in future|all|every|each)\b"
@@ -55,37 +55,28 @@ _BINDING = re.compile(
 _OF_A_THING = frozenset({"the", "a", "an", "our", "your", "my", "their", "each", "every"})
 
 
-@dataclass(frozen=True, slots=True)
-class NoteRelation:
-    """Relation of two notes, and their share of common words."""
-
-    relation: Relation
-    share: float
-
-
-def compare_notes(new: str, old: str) -> NoteRelation:
+def compare_notes(new: str, old: str) -> Relation:
     """Return how `new` relates to `old`.
 
     They contradict if they agree but for one value: a number, file, version, an exclusive word, a name, a
     language, or a negation. Two negations do not: neither Monday nor Friday may be a release day.
     """
     ours, theirs = stems(new) - NEGATIONS, stems(old) - NEGATIONS
-    union = ours | theirs
-    share = len(ours & theirs) / len(union) if union else float(normal_form(new) == normal_form(old))
     if normal_form(new) == normal_form(old):
-        return NoteRelation("same", 1.0)
+        return "same"
+    share = len(ours & theirs) / len(ours | theirs) if ours | theirs else 0.0
     if _is_negated(new) != _is_negated(old):
-        return NoteRelation("contradicts" if share >= SAME else "near" if share >= NEAR else "other", share)
+        return "contradicts" if share >= SAME else "near" if share >= NEAR else "other"
     if _one_value_differs(new, old):
-        return NoteRelation("contradicts", share)
+        return "contradicts"
     if (
         share >= SAME
         and _values(new) == _values(old)
         and not (_classes(new) ^ _classes(old))
         and (ours <= theirs or theirs <= ours)
     ):
-        return NoteRelation("same", share)
-    return NoteRelation("near" if share >= NEAR else "other", share)
+        return "same"
+    return "near" if share >= NEAR else "other"
 
 
 def _is_negated(text: str) -> bool:

@@ -65,7 +65,8 @@ class SentenceVectors:
     """The weight of likeness in the order of notes; their words count from 0 to 1."""
 
     def __init__(self) -> None:
-        import onnxruntime  # an extra
+        # An extra, and slow to load.
+        import onnxruntime
         from tokenizers import Tokenizer
 
         options = onnxruntime.SessionOptions()

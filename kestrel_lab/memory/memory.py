@@ -248,7 +248,7 @@ class NoteMemory:
             if (
                 other.id != note.id
                 and note.kind != "fingerprint"
-                and compare_notes(note.text, other.text).relation == "contradicts"
+                and compare_notes(note.text, other.text) == "contradicts"
             ):
                 self._settle(note, other)
 
@@ -281,7 +281,7 @@ def _relation_of(note: Note, other: Note) -> str:
     """Return the relation of an older note to a new one: `same`, `part`, `rival`, `near` or `other`."""
     if note.kind == "fingerprint":
         return "rival"
-    relation = compare_notes(note.text, other.text).relation
+    relation = compare_notes(note.text, other.text)
     if relation != "same":
         return "rival" if relation == "contradicts" else relation
     if adds_words(note.text, other.text):

@@ -84,16 +84,12 @@ class MemoryQueryEngine:
         self._table, self._vectors = table, vectors
         self._weights = weights or Weights()
 
-    def extract_entities(self, goal: str, context: str = "") -> tuple[Entity, ...]:
-        """Return the entities of the goal, then those of its context."""
-        return tuple(dict.fromkeys((*find_entities(goal), *find_entities(context))))
-
     def rank(self, query: NoteQuery) -> list[Note]:
         """Return the notes that are asked for, the most useful first."""
         top_k, workspace, tags, run = query.top_k, query.workspace, query.tags, query.run
         if top_k < 1:
             return []
-        named = self.extract_entities(query.text)
+        named = find_entities(query.text)
         found = self._lexical(_terms(query.text, named), workspace, tags, run)
         scores = self._weighed(found, named) if found else {}
         notes = {number: each.note for number, each in found.items()}

@@ -124,6 +124,7 @@ class VectorIndex:
         few = len(numbers) <= _FEW or not self._table
         filled = _Filled(version, len(numbers), self._vectors(numbers) if few and numbers else None)
         if whole:
+            # Only the last workspace is kept: the vectors of all its notes are in memory.
             self._filled = {workspace: filled}
         return filled
 

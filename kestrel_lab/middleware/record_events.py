@@ -69,12 +69,13 @@ class RecordAnswer(Struct, frozen=True):
                 raise
             how = "while it ran; it may have taken effect in part" if self.begun(call) else "before it began"
             problem = Problem(kind="cancelled", message=f"{call.target} was cancelled {how}")
-            self._emit(call, Result(error=problem))
+            self.answered(call, Result(error=problem))
             raise
-        self._emit(call, result)
+        self.answered(call, result)
         return result
 
-    def _emit(self, call: Call, result: Result) -> None:
+    def answered(self, call: Call, result: Result) -> None:
+        """Record the answer of a call."""
         failed = result.error is not None and result.value is None
         whole = (
             f"error: {result.error.message}"

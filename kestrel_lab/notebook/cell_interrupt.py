@@ -13,6 +13,7 @@ import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kestrel_lab.core.errors import RunCancelled, RunFailed
@@ -88,11 +89,11 @@ async def ask_here(prompt: str) -> str:
         raise asyncio.CancelledError from None
 
 
+@dataclass(slots=True, eq=False)
 class MainThread:
     """Questions of another thread's event loop, answered on the main thread while it waits."""
 
-    def __init__(self) -> None:
-        self._wanted: queue.Queue[tuple[str, asyncio.Future[str]] | None] = queue.Queue()
+    _wanted: queue.Queue[tuple[str, asyncio.Future[str]] | None] = field(default_factory=queue.Queue)
 
     async def ask(self, prompt: str) -> str:
         """Ask on the main thread; called on the other thread's loop."""

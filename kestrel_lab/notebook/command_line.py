@@ -161,7 +161,15 @@ def run_magic(line: str, body: str | None, frontend: Frontend, variables: Mappin
 
     Raises `UsageError` for words or options that do not exist.
     """
-    words = complete_command(_words(line), cell=body is not None)
+    try:
+        typed = shlex.split(line)
+    except ValueError as error:
+        msg = (
+            f"cannot read {line!r} ({error}): put the goal in quotes, or write it in a %%kestrel cell "
+            "where it needs none"
+        )
+        raise UsageError(msg) from None
+    words = complete_command(typed, cell=body is not None)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     try:
@@ -226,24 +234,13 @@ def _goal(given: list[str] | None, body: str | None, variables: Mapping[str, obj
                 f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it "
                 "into the cell"
             )
-        return [_filled(body.strip("\n"), variables)]
-    return [_filled(" ".join(given), variables, line=True)] if given else given
-
-
-def _filled(said: str, variables: Mapping[str, object], *, line: bool = False) -> str:
-    goal = fill_goal(said, variables, line=line)
-    return goal if goal == said else FilledGoal.of(goal, said)
-
-
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError as error:
-        msg = (
-            f"cannot read {line!r} ({error}): put the goal in quotes, or write it in a %%kestrel cell "
-            "where it needs none"
-        )
-        raise UsageError(msg) from None
+        said = body.strip("\n")
+    elif given:
+        said = " ".join(given)
+    else:
+        return given
+    goal = fill_goal(said, variables, line=body is None)
+    return [goal if goal == said else FilledGoal.of(goal, said)]
 
 
 @cache

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -165,15 +166,23 @@ class Notebook:
         ]
 
 
+@dataclass(slots=True, eq=False)
 class NotebookFrontend:
-    """The front end of one magic."""
+    """The front end of one magic, and the screen of the run that it begins.
 
-    def __init__(self, notebook: Notebook, surface: Surface, *, awaited: bool) -> None:
-        """`awaited` says whether the cell awaits; otherwise `finish` blocks it."""
-        self.notebook, self.surface, self.awaited = notebook, surface, awaited
-        self.ask: Ask = ask_here
-        self.on_thread = False
-        self._background = False
+    Where nobody can answer, nobody is asked, and one picture is shown at the end.
+    """
+
+    notebook: Notebook
+    surface: Surface
+    awaited: bool = field(kw_only=True)
+    """Whether the cell awaits; otherwise `finish` blocks it."""
+    approver: Approver | None = None
+    ask: Ask = ask_here
+    on_thread: bool = False
+    _how: ShowOptions = field(default_factory=ShowOptions)
+    _background: bool = False
+    _panel: Panel | None = None
 
     @property
     def user(self) -> str:
@@ -196,15 +205,15 @@ class NotebookFrontend:
         """Print a sentence."""
         print(text)  # a notebook shows what is printed  # noqa: T201
 
-    def screen(self, how: ShowOptions) -> NotebookScreen:
+    def screen(self, how: ShowOptions) -> Self:
         """The screen for one run: a panel, questions on standard input, or one picture at the end."""
         if how.control:
             raise UsageError("--control is for a terminal, where another program reads and writes")
         if how.name and not how.name.isidentifier():
             raise UsageError(f"--as needs a variable name, not {how.name!r}")
         # A program that executes a notebook ends the kernel after the last cell, and with it the run.
-        self._background = how.background and self.surface == "panel"
-        return NotebookScreen(self, how, background=self._background)
+        self._how, self._background = how, how.background and self.surface == "panel"
+        return self
 
     def slider(self, run: Run) -> TimeTravel:
         """A slider over the events of a run, and what forks it there."""
@@ -245,31 +254,17 @@ class NotebookFrontend:
 
         return run_on_thread(work)
 
-
-class NotebookScreen:
-    """The screen of one run in a notebook.
-
-    Where nobody can answer, nobody is asked, and one picture is shown at the end.
-    """
-
-    approver: Approver | None = None
-
-    def __init__(self, frontend: NotebookFrontend, how: ShowOptions, *, background: bool) -> None:
-        self._frontend, self._how, self._background = frontend, how, background
-        self._panel: Panel | None = None
-
     async def __aenter__(self) -> Self:
-        frontend, notebook = self._frontend, self._frontend.notebook
-        if frontend.surface == "terminal":
-            self.approver = PromptApprover(frontend.ask)
-        elif frontend.surface == "panel":
+        if self.surface == "terminal":
+            self.approver = PromptApprover(self.ask)
+        elif self.surface == "panel":
             # A background run outlives its cell, and only a cell may use standard input.
-            fallback = None if self._background else PromptApprover(frontend.ask)
+            fallback = None if self._background else PromptApprover(self.ask)
             timeout = self._how.approval_timeout
             self.approver = self._panel = Panel(
-                user=frontend.user, fallback=fallback, timeout=timeout, shown=notebook.take
+                user=self.user, fallback=fallback, timeout=timeout, shown=self.notebook.take
             )
-            if frontend.on_thread:
+            if self.on_thread:
                 self._panel.keep_clicks_coming()
         return self
 
@@ -284,7 +279,7 @@ class NotebookScreen:
 
         Raises what `wait_for_end` raises.
         """
-        notebook, surface = self._frontend.notebook, self._frontend.surface
+        notebook, surface = self.notebook, self.surface
         if surface != "terminal":
             notebook.shown.add(run)
         notebook.note(run)

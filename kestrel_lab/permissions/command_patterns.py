@@ -305,11 +305,12 @@ def _skippable_places(pattern: tuple[str, ...], places: set[int]) -> set[int]:
     return found
 
 
-_WITH_SUBCOMMANDS_WORDS = (
-    "git hg cargo npm pnpm yarn go pip pip3 docker podman kubectl gh brew apt conda mamba ruff dotnet "
-    "terraform poetry systemctl"
+_WITH_SUBCOMMANDS = frozenset(
+    (
+        "git hg cargo npm pnpm yarn go pip pip3 docker podman kubectl gh brew apt conda mamba ruff dotnet "
+        "terraform poetry systemctl"
+    ).split()
 )
-_WITH_SUBCOMMANDS = frozenset(_WITH_SUBCOMMANDS_WORDS.split())
 _SUBCOMMAND = re.compile(r"[a-z][a-z0-9-]*")
 
 

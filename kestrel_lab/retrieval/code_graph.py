@@ -84,6 +84,7 @@ class Graph:
         )
         if not rows and (absent := absent_grammars()):
             raise missing_package(absent[0], __name__)
+        # A holder that no file defines may be an alias: then all definitions of the last part count.
         fitting = [
             row
             for row in rows
@@ -114,6 +115,7 @@ class Graph:
         last = name.rsplit(".", 1)[-1]
         if not re.fullmatch(r"\w+", last):
             raise UsageError(f"{name!r} is not a name: give that of a function, a class or a variable")
+        # The index has names in parts; the files that have all parts are searched for the whole name.
         words = index_text(last).split()
         match = " AND ".join(f'"{word}"' for word in words)
         rows = self._index.rows(
@@ -193,6 +195,7 @@ class Graph:
     def _beside(self, path: str, origin: str) -> Hit:
         text = read_text(self._index.workspace, path)
         return replace(
+            # A text is the reason why the file cannot be read: it is imported all the same.
             file_excerpt(path, ("", b"") if isinstance(text, str) else text, 1, 8, ()),
             how=self.name,
             why=f"imported by {origin}",

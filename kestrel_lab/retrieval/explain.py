@@ -104,6 +104,7 @@ def explain_missing(index: CodeIndex, path: str) -> FileExplanation | None:
     if isinstance(now, str):
         return FileExplanation(path=path, state="unread", reason=f"it is not read: {now}")
     if path in files_of(index.workspace):
+        # It is not indexed yet, but the index will leave it out.
         if why := skip_reason(path, now.size):
             return FileExplanation(path=path, state="unread", reason=f"it is not read: {why}")
         return FileExplanation(
@@ -178,6 +179,7 @@ def last_step_about(steps: tuple[RetrievalStep, ...], path: str) -> FileExplanat
             why = str(step.dropped[path])
             return FileExplanation(
                 path=path,
+                # The search writes this of files that match, but less than the ones asked for.
                 state="behind" if why.startswith("ranked ") else "dropped",
                 reason=f"step {number}, {step.retriever}: {why}",
             )

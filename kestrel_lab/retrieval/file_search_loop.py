@@ -121,6 +121,7 @@ async def find_files(
         for query in queries[:_MOST_QUERIES]:
             answer = await asyncio.to_thread(cascade if query == goal else search, query, top_k)
             made.append(answer)
+            # As shares of the best one: scores for two queries cannot be compared.
             top = max((hit.score for hit in answer.hits), default=0.0) or 1.0
             for hit in answer.hits:
                 held[hit.path][query] = (hit.score / top * (1.0 if query == goal else _LATER), hit)
@@ -137,6 +138,7 @@ async def find_files(
         )
         if found.coverage >= _ENOUGH:
             return replace(found, stopped="confidence")
+        # Only a later round can show that nothing new is found.
         if number > 1 and not {one.path for one in found.key_files} - before:
             return replace(found, stopped="saturation")
     return replace(found, stopped="limit")

@@ -15,7 +15,8 @@ from kestrel_lab.language.grammars import LANGUAGES
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _URL = re.compile(r"https?://\S+")
 _FENCE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
-_GENERIC_TEXT = """
+_GENERIC = frozenset(
+    """
 a actual additional and any are as attempted behavior behaviour behind bug can checklist code complete \
 context current describe
 description detailed details environment error example examples expected feature following for fix full help \
@@ -27,8 +28,8 @@ screenshot screenshots setup
 snippet solution solutions solve steps system summary that the this to tools traceback unexpected useful \
 version versions what why with
 working you your alternatives considered d we e g link media
-"""
-_GENERIC = frozenset(_GENERIC_TEXT.split())
+""".split()
+)
 """Words of the headings that forms of issues print."""
 _MARKED = re.compile(r"^\s*(?:#{1,6}\s+(.*?)#*|\*\*(.+?)\*\*:?|__(.+?)__:?|([A-Z][\w /'-]{2,40}):?)\s*$")
 _PLACE = re.compile(
@@ -170,7 +171,7 @@ def find_mentions(query: str, telling: str, files: Mapping[int, str], definition
         credit(
             "frame",
             found,
-            # The last frame of a traceback is the nearest to the error.
+            # The last frame of a Python traceback is the nearest to the error.
             1 / max(1, len(found)) * (0.5 + 0.5 * place / len(frames)),
             f"{path.rsplit('/', 1)[-1]} in a traceback",
         )

@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import apsw
@@ -201,11 +202,12 @@ def rank_files(
     signals["said"] = scale_scores(history.commit_message_scores(connection, said, numbers))
     signals["lately"] = scale_scores(history.recent_changes(connection, numbers))
     if alike is not None:
+        # Vectors are computed on first use, so only the best files by words are compared.
         nearest = sorted(by_file, key=lambda file: (-by_file[file], file))[:_MOST_ALIKE]
         signals["alike"] = alike(connection, question.telling, {file: best[file][0][0] for file in nearest})
-    held = _Signals(signals=signals, best=best, named=named, weights=weights)
     about = (bool(_ASKS_TESTS.search(question.head)), bool(_ASKS_DOCS.search(question.head)))
-    ranked = _sort_ranked(one for row in rows if (one := _rank_row(row, held, *about)) is not None)
+    rank = partial(_rank_row, signals=signals, best=best, named=named, weights=weights, about=about)
+    ranked = _sort_ranked(one for row in rows if (one := rank(row)) is not None)
     clear, faint = _split_by_score(ranked, weights)
     ranked = [*_raise_tied(connection, clear, weights), *faint]
     places = {one.path: place for place, one in enumerate(ranked, 1)}
@@ -227,6 +229,7 @@ def _split_by_score(ranked: Sequence[Ranked], weights: Weights) -> tuple[list[Ra
     least = LEAST_SHARE * max(owned, default=0.0)
     parted: tuple[list[Ranked], list[Ranked]] = ([], [])
     for one, own in zip(ranked, owned, strict=True):
+        # `False` is 0: files that are clear come first.
         parted[own < least].append(one)
     return parted
 
@@ -260,6 +263,7 @@ def _informative_words(
             word.encode(), apsw.FTS5_TOKENIZE_QUERY, None, include_offsets=False, include_colocated=False
         )
         most = max((_held_by(connection, str(stem)) for stem in stems), default=0)
+        # In a small folder each word is in a large share of the files.
         if most <= max(_COMMON_SHARE * files, _COMMON_FILES):
             kept[word] = (
                 (1 + math.log(max(0.5, amount))) * math.log((files + 1) / (most + 0.5)) if most else 0.0
@@ -329,32 +333,35 @@ def _definitions(connection: apsw.Connection, names: Collection[str]) -> dict[st
     return found
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Signals:
-    signals: Mapping[str, Mapping[int, float]]
-    best: Mapping[int, list[tuple[int, float]]]
-    named: Mentions
-    weights: Weights
-
-
-def _rank_row(row: tuple[Any, ...], held: _Signals, about_tests: bool, about_docs: bool) -> Ranked | None:
+def _rank_row(
+    row: tuple[Any, ...],
+    *,
+    signals: Mapping[str, Mapping[int, float]],
+    best: Mapping[int, list[tuple[int, float]]],
+    named: Mentions,
+    weights: Weights,
+    about: tuple[bool, bool],
+) -> Ranked | None:
+    """Return a file with its score, unless nothing of the question is in it; the question is `about` tests or
+    documents.
+    """
     number, path, language = row
-    parts = {name: scores[number] for name, scores in held.signals.items() if scores.get(number)}
+    parts = {name: scores[number] for name, scores in signals.items() if scores.get(number)}
     if not any(name not in PRIORS for name in parts):
         return None
-    weights, factor = held.weights, 1.0
-    if is_test(path) and not about_tests:
+    factor = 1.0
+    if is_test(path) and not about[0]:
         factor *= weights.tests
     if is_peripheral(path, language):
-        factor *= weights.asked_docs if about_docs else weights.peripheral
+        factor *= weights.asked_docs if about[1] else weights.peripheral
     return Ranked(
         file=number,
         path=path,
         score=sum(getattr(weights, name) * part for name, part in parts.items()) * factor,
         parts=parts,
         factor=factor,
-        chunks=tuple(held.best.get(number, ())),
-        named=held.named.because.get(number, ()),
+        chunks=tuple(best.get(number, ())),
+        named=named.because.get(number, ()),
     )
 
 

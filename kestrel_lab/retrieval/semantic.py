@@ -45,6 +45,7 @@ class SemanticScorer:
         if missing:
             held |= self._made(connection, folder, embed, missing)
         known = [(file, held[chunk]) for file, chunk in chunks.items() if chunk in held]
+        # One file alone is neither the most nor the least similar.
         if len(known) < 2:
             return {}
         scores = np.stack([vector for _, vector in known]) @ embed([question[:_CHARS]])[0]

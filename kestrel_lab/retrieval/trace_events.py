@@ -31,6 +31,7 @@ def events_of(found: Retrieval) -> tuple[RetrievalStep, ...]:
     hits = [
         {name: getattr(hit, name) for name in _WITHOUT} | {"score": round(hit.score, 4)} for hit in found.hits
     ]
+    # A slice, because a retrieval may have no step.
     events[-1:] = [
         replace(
             last,

@@ -21,7 +21,6 @@ from kestrel_lab.runtime.context.toolboxes import (
     check_wire_names,
     chosen_tools,
     known_tools,
-    tools_for_event,
 )
 from kestrel_lab.runtime.execution.steps import check_steps
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings, Sources
@@ -89,7 +88,7 @@ class Registry:
         self, toolbox: Toolbox, workspace: Path, expand: bool | None
     ) -> tuple[Toolbox, Expansion | None]:
         """`toolbox` with tools for finding more; `expand` also searches unconfigured servers."""
-        wanted = self.sources.settings.expand if expand is None else expand
+        wanted = self.options["expand"] if expand is None else expand
         if FIND_TOOL in toolbox or (not wanted and len(toolbox) <= MOST_SHOWN):
             return toolbox, None
         expansion = Expansion(
@@ -150,7 +149,7 @@ class Registry:
     @property
     def toolbox(self) -> Toolbox:
         """Every known tool: the native ones, those given, and those of MCP servers that are approved."""
-        return self._tools + self._mcp.tools() if len(self._mcp) else self._tools
+        return self._tools + self._mcp.tools() if self._mcp.servers else self._tools
 
     @toolbox.setter
     def toolbox(self, tools: Toolbox) -> None:
@@ -172,7 +171,9 @@ class Registry:
 
         Raises `UsageError` for an unknown name.
         """
-        late = () if isinstance(tools, str | Toolbox) else self._mcp.unstarted(tools)
+        # Names are looked up even where no server is configured: an unknown one is refused.
+        none = isinstance(tools, str | Toolbox) or (tools is None and not self._mcp.servers)
+        late = () if none else self._mcp.unstarted(tools)
         return self._without(late, tools, steps), late
 
     def _without(
@@ -230,17 +231,19 @@ class Registry:
             whole, growth = self.grown(whole, ctx.given.workspace.root, expand=False)
         check_steps(steps, check_wire_names(whole), OPERATIONS, ctx.given.resolve)
         if new:
-            ctx.emit(ToolsAdded(tools=tools_for_event(new)))
+            ctx.emit(ToolsAdded(tools=[tool.named for tool in new]))
             ctx.grow(tool for tool in whole if tool.name not in ctx.toolbox)
         if growth is not None:
             ctx.growth = growth
             growth.attach(ctx)
 
 
-def watch_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[[], None]:
-    """Record changes of health of the run's MCP servers in its log; returns a function that ends that."""
+def watch_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[[], None] | None:
+    """Record changes of health of the run's MCP servers in its log; returns a function that ends that, `None`
+    for a run without servers.
+    """
     if ctx.growth is None and ctx.equip is None and not _used_servers(ctx):
-        return lambda: None
+        return None
     loop = asyncio.get_running_loop()
 
     def emit(change: HealthChanged) -> None:

@@ -202,7 +202,7 @@ class Report:
         # Also where its process was killed and could not say so.
         if shown.word == INTERRUPTED:
             view.interrupt(records[-1].at)
-        if hint := shown.note or self.way_on:
+        if shown.word != RunStatus.COMPLETE and (hint := shown.note or self.way_on):
             view.head.change(
                 status=shown.word, reason=f"{view.head.reason}; {hint}" if view.head.reason else hint
             )

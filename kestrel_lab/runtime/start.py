@@ -43,18 +43,21 @@ from kestrel_lab.permissions.rulebook import (
     rules_as_json,
     rules_from_json,
 )
-from kestrel_lab.runtime.agent.macro_calls import offer_macros, recorded_tools_of
-from kestrel_lab.runtime.agent.system_prompt import citation_instructions, system_prompt
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.dependencies import Series, once
 from kestrel_lab.runtime.context.file_history import FileHistory
-from kestrel_lab.runtime.context.guidance import GivenTexts, guidance_texts
+from kestrel_lab.runtime.context.guidance import (
+    GivenTexts,
+    citation_instructions,
+    guidance_texts,
+    system_prompt,
+)
 from kestrel_lab.runtime.context.history import PastTurn
 from kestrel_lab.runtime.context.images import store_images
-from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools
+from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools, recorded_tools_of
 from kestrel_lab.runtime.context.run_context import Given, RunContext
 from kestrel_lab.runtime.context.tool_selection import MCP_INSTALL, Growth
-from kestrel_lab.runtime.context.toolboxes import Tools, tools_for_event
+from kestrel_lab.runtime.context.toolboxes import Tools
 from kestrel_lab.runtime.conversation import inherited_history
 from kestrel_lab.runtime.execution.steps import check_steps, steps_without
 from kestrel_lab.runtime.fork import branch_of, records_to_fork
@@ -88,7 +91,7 @@ from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.kernel.cells import GROUP as CELL_TOOLS
 from kestrel_lab.tools.kernel.kernel_tools import GROUP as KERNEL_TOOLS
 from kestrel_lab.tools.kernel.live_kernel import live_shell
-from kestrel_lab.tools.macros import MacroRegistry
+from kestrel_lab.tools.macros import MacroRegistry, offer_macros
 from kestrel_lab.tools.sandbox.select import choose_level, is_tested
 from kestrel_lab.tools.skills import LOAD_SKILL, Skill, find_skills, with_skills
 from kestrel_lab.tools.timeparse.session_time import session_time
@@ -158,7 +161,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
         project,
         texts.skills,
         expand=options.get("expand"),
-        steps=steps_without(late, steps),
+        steps=steps_without(late, steps) if late else steps,
         resolve=given.resolve,
         series=given.ports.series,
     )
@@ -183,7 +186,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
         model_why=registry.why_model(options.get("model")),
         model_kind=model.kind,
         system=system,
-        tools=tools_for_event(toolbox),
+        tools=[tool.named for tool in toolbox],
         limits=given.limits.as_json(),
         policy=given.policy.text,
         rules=rules_as_json(rules),
@@ -203,7 +206,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
     ctx.state.apply(started, lab.store.create_run(ctx.run_id, started, keep=keep))
     past = _past_events(lab, ctx, plan, history) if history else ()
     ctx.equip = registry.equipping(ctx, late, options.get("tools"), steps)
-    missing = missing_servers(lab.mcp, but=late) if options.get("tools") is None and len(lab.mcp) else ()
+    missing = missing_servers(lab.mcp, but=late) if options.get("tools") is None and lab.mcp.servers else ()
     return _launch(lab, ctx, plan or Plan.single(goal), opening=(started, *past), missing=missing)
 
 
@@ -415,7 +418,7 @@ def fork(
         at=branch.at,
         model=ctx.given.model.name,
         model_kind=ctx.given.model.kind,
-        tools=tools_for_event(ctx.toolbox),
+        tools=[tool.named for tool in ctx.toolbox],
         policy=ctx.given.policy.text,
         given="" if branch.given is None else "result" if answer is None else "answer",
         by=process_name(),
@@ -563,14 +566,19 @@ def _set_up(
 
     Raises `UsageError` where the steps to come need what is not there, or a sandbox does not work.
     """
+    macros = MacroRegistry(lab.store, project)
     toolbox = with_declarations(known, lab.store)
-    listed = once(series, "macros", place, lambda: MacroRegistry(lab.store, project).list())
+    listed = once(series, "macros", place, macros.list)
     if listed or (state is not None and state.macros):
-        toolbox = offer_macros(toolbox, MacroRegistry(lab.store, project), listed, state)
+        toolbox = offer_macros(toolbox, macros, listed, state)
     if skills:
         toolbox = with_skills(toolbox, skills)
     toolbox, growth = lab.registry.grown(toolbox, place.root, expand)
-    _check_sandbox(lab, toolbox, place)
+    sandbox = lab.sandbox
+    # A level that is known not to work here is refused before the run begins. Trying one takes long: where
+    # nobody has tried it, the run does, see `Registry.equipping`.
+    if sandbox.level is not None and is_tested(sandbox) and any(tool.sandbox is not None for tool in toolbox):
+        choose_level(sandbox, place.root)
     check_steps(steps, toolbox, OPERATIONS, resolve)
     return toolbox, growth
 
@@ -584,16 +592,6 @@ def _tools_again(lab: Services, earlier: str, began: RunStarted, state: RunState
     recorded = recorded_tools(began.tools, recording, after=state.events)
     theirs = {tool.name for tool in recorded}
     return [*(name for name in names if name not in theirs), *recorded]
-
-
-def _check_sandbox(lab: Services, toolbox: Toolbox, place: Workspace) -> None:
-    """Raise `UsageError` before a run begins if the named sandbox level is known not to work here.
-
-    Trying a level takes long: where nobody has tried it, the run does, see `Registry.equipping`.
-    """
-    sandbox = lab.sandbox
-    if sandbox.level is not None and is_tested(sandbox) and any(tool.sandbox is not None for tool in toolbox):
-        choose_level(sandbox, place.root)
 
 
 def _model_again(lab: Services, began: RunStarted, model: str | Model | None) -> Model:
@@ -671,18 +669,19 @@ def _launch(
     lab.tasks.add(task)
     begun.ctx, begun.approvals, begun.task = ctx, approvals, task
     lab.history.live[run_id] = begun
-    owner.mark_working(lab.store.session, run_id)
+    owner.AT_WORK.add((lab.store.session, run_id))
     unsubscribe = watch_servers(ctx, lab.supervisor)
     for one in missing:
         ctx.emit(one)
 
     def forget(done: asyncio.Task[None]) -> None:
-        unsubscribe()
+        if unsubscribe is not None:
+            unsubscribe()
         lab.kernels.end(run_id)
         ctx.history.close()
         lab.tasks.discard(done)
         lab.history.live.pop(run_id, None)
-        owner.mark_idle(lab.store.session, run_id)
+        owner.AT_WORK.discard((lab.store.session, run_id))
         if done.cancelled() and not (state.status.terminal or state.interrupted):  # before its first step
             record_stop(ctx)
 

@@ -44,10 +44,14 @@ ErrorCode = Literal[
 ]
 
 
-class _FromClient(BaseModel):
-    """A message of a client."""
+class _Closed(BaseModel):
+    """A part of a message of a client."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _FromClient(_Closed):
+    """A message of a client."""
 
     v: Literal[1] = 1
     id: str = Field(default="", max_length=200, description="Comes back in the reply as `re`.")
@@ -136,12 +140,6 @@ def _fields(options: type[Any], **more: Any) -> dict[str, Any]:
         for name, opt in table(options).items()
         if opt.client is not None
     }
-
-
-class _Closed(BaseModel):
-    """A part of a message of a client."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 if TYPE_CHECKING:  # type checkers know no class that is made of a table

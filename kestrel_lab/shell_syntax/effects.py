@@ -6,7 +6,6 @@ Only programs that are known are excluded from an effect; any other program may 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -80,7 +79,7 @@ _WRITES: Final = re.compile(
 def line_effects(text: str) -> frozenset[LineEffect]:
     """Return the possible effects of a command line; all effects if it cannot be parsed."""
     line = read_line(text)
-    found = _union(command_effects(command) for command in line.commands)
+    found = _NONE.union(*map(command_effects, line.commands))
     # What no rule may judge, such as a redirection, can write a file; the programs that run there are among
     # the commands.
     return found | _FILES if line.unclear else found
@@ -118,10 +117,6 @@ def runs_program(text: str, program: str) -> bool:
         if (named and command_effects(command)) or name_of(command[0]) == name_of(program):
             return True
     return False
-
-
-def _union(found: Iterable[frozenset[LineEffect]]) -> frozenset[LineEffect]:
-    return _NONE.union(*found)
 
 
 def _subcommand(command: Command) -> str:

@@ -31,13 +31,14 @@ _MOST_NESTED = 100
 """Brackets in brackets of a line that is read."""
 _MOST_COMMANDS = 2_000
 
-_PLAIN_WORDS = (
-    "program list pipeline negated_command redirected_statement command command_name word number "
-    "string string_content raw_string "
-    "concatenation simple_expansion variable_name special_variable_name variable_assignment "
-    "file_redirect file_descriptor"
+_PLAIN = frozenset(
+    (
+        "program list pipeline negated_command redirected_statement command command_name word number "
+        "string string_content raw_string "
+        "concatenation simple_expansion variable_name special_variable_name variable_assignment "
+        "file_redirect file_descriptor"
+    ).split()
 )
-_PLAIN = frozenset(_PLAIN_WORDS.split())
 """Parts of a line that a rule can judge."""
 _SIGNS = frozenset(
     {"&&", "||", "|", "|&", ";", "&", "\n", "!", '"', "$", "=", ">", ">>", "<", "&>", "&>>", ">&", "<&"}
@@ -46,12 +47,13 @@ _HARMLESS_REDIRECT = re.compile(r"\d*(?:>|>>|<|&>|&>>)[ \t]*/dev/null|\d*[<>]&\d
 _HARMLESS_VARIABLE = re.compile(
     r"LANG|LANGUAGE|LC_[A-Z]+|TZ|CI|NO_COLOR|FORCE_COLOR|COLUMNS|LINES|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE|PYTHONHASHSEED"
 )
-_CHANGES_WORDS = (
-    "alias unalias shopt set enable hash export declare typeset local readonly unset eval source . "
-    "exec trap read mapfile readarray "
-    "getopts let builtin complete bind fc history"
+CHANGES = frozenset(
+    (
+        "alias unalias shopt set enable hash export declare typeset local readonly unset eval source . "
+        "exec trap read mapfile readarray "
+        "getopts let builtin complete bind fc history"
+    ).split()
 )
-CHANGES = frozenset(_CHANGES_WORDS.split())
 """Builtins that change what the other commands of a line do."""
 _MOVES = frozenset({"cd", "pushd", "popd"})
 _CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
@@ -326,7 +328,7 @@ _WHY = {
 def _commands_by_shlex(text: str) -> list[list[str]] | None:
     """Return the commands as `shlex` reads them; `None` if it fails."""
     lexer = shlex.shlex(_QUOTED_SEMICOLON.sub(_MARK, text), posix=True, punctuation_chars=";()<>|&\n")
-    # No comments: to bash a `#` within a word is a part of it, to `shlex` it is none.
+    # No comments: a `#` within a word belongs to it in bash; `shlex` would begin a comment there.
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
     found: list[list[str]] = [[]]
     try:

@@ -25,14 +25,15 @@ _PLAIN = re.compile(r"[\w./=:,@%+^~-]*")
 """A word that is a name, a number, a path or an address, and no text."""
 _TOKEN = re.compile(r"[\w.+-]+")
 
-_TEXT_ONLY_WORDS = """
+_TEXT_ONLY = frozenset(
+    """
 echo printf cat ls grep egrep fgrep zgrep test [ cd pwd pushd popd mkdir rmdir touch cp mv rm ln
 chmod chown true false diff cmp stat file du df basename dirname realpath readlink date seq sleep
 kill head tail wc tr cut uniq comm paste join fold nl od xxd base64 md5sum sha1sum sha256sum tee
 tree which type find pytest ruff mypy jq yq read export declare typeset local readonly let set unset
 alias trap eval xargs
-"""
-_TEXT_ONLY = frozenset(_TEXT_ONLY_WORDS.split())
+""".split()
+)
 """Programs that run none of their words, or whose words `wrappers.py` reads completely."""
 _EVALUATES = frozenset(
     ["test", "[", "printf", "read", "unset", "declare", "typeset", "local", "readonly", "export", "let"]
@@ -40,7 +41,8 @@ _EVALUATES = frozenset(
 """Builtins that expand the subscript in a name."""
 _NAMED_ONLY = frozenset(["rg", "ag", "ack", "fd", "fdfind", "sort", "man"])
 """Programs that run only values of options with a telling name: `rg --pre`, `sort --compress-program`."""
-_ANY_WORD_WORDS = """
+_ANY_WORD = frozenset(
+    """
 tar bsdtar gtar rsync ssh sshpass autossh mosh scp sftp lftp zip less more most nc ncat netcat socat
 npx bunx uvx pipx mise rtx asdf rbenv pyenv nodenv goenv nvm nix nix-shell direnv xvfb-run
 dbus-run-session dbus-launch fakeroot proot bwrap prlimit setarch linux32 linux64 unbuffer tmux screen zellij
@@ -48,8 +50,8 @@ ip sg capsh start-stop-daemon daemonize run-parts split install hyperfine chroni
 valgrind gdb lldb foreman honcho dotenv envdir env-cmd cross-env concurrently nodemon watchexec
 reflex sops doppler aws-vault op at batch crontab numactl cgexec rlwrap catchsegv stdbuf setpriv
 choom uclampset pkexec xterm gnome-terminal konsole open xdg-open docker-compose
-"""
-_ANY_WORD = frozenset(_ANY_WORD_WORDS.split())
+""".split()
+)
 """Programs for which any word may be a command or start one."""
 _ANY_WORD_BEHIND = {
     **dict.fromkeys(("docker", "podman", "nerdctl"), frozenset({"run", "exec", "compose"})),

@@ -34,14 +34,15 @@ _AROUND = {
     "ansi_c_string": ("'", "$'"),
 }
 """By what a place is: what ends the quotes around it, and what begins them again."""
-_WITHIN_WORDS = (
-    "program list pipeline negated_command redirected_statement command concatenation string "
-    "file_redirect herestring_redirect "
-    "variable_assignment command_substitution process_substitution subshell compound_statement "
-    "if_statement elif_clause else_clause "
-    "while_statement for_statement do_group"
+_WITHIN = frozenset(
+    (
+        "program list pipeline negated_command redirected_statement command concatenation string "
+        "file_redirect herestring_redirect "
+        "variable_assignment command_substitution process_substitution subshell compound_statement "
+        "if_statement elif_clause else_clause "
+        "while_statement for_statement do_group"
+    ).split()
 )
-_WITHIN = frozenset(_WITHIN_WORDS.split())
 """Parts of a program in which a quoted word is a word."""
 _EVALUATES = frozenset({*CHANGES, "test", "[", "ssh", "expr", "dc", "bc"})
 """Commands that read their arguments as a program, an expression or a name with a subscript."""

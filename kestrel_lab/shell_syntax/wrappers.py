@@ -15,12 +15,15 @@ UNKNOWN: Command = (None,)
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish", "rbash"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
-_RESERVED_WORDS = "if then elif else fi do done for while until case esac select function in { } !"
-_RESERVED = frozenset(_RESERVED_WORDS.split())
-_OPAQUE_WORDS = (
-    "source . parallel unshare nsenter systemd-run strace ltrace expect entr pkexec setpriv firejail chpst"
+_RESERVED = frozenset(
+    "if then elif else fi do done for while until case esac select function in { } !".split()
 )
-_OPAQUE = frozenset(_OPAQUE_WORDS.split())
+_OPAQUE = frozenset(
+    (
+        "source . parallel unshare nsenter systemd-run strace ltrace expect entr pkexec setpriv firejail "
+        "chpst"
+    ).split()
+)
 """They run what a rule cannot see, or are too many-sided to be read."""
 
 
@@ -239,11 +242,6 @@ def _of_options(*options: str) -> Callable[[Command], tuple[list[Command], list[
     return lambda rest: _of_texts([text for option in options for text in _values_of_option(rest, option)])
 
 
-def _of_hash(rest: Command) -> tuple[list[Command], list[str]]:
-    """Return the program that `hash -p` puts behind a name."""
-    return [(path, None) for path in _values_of_option(rest, "-p")], []
-
-
 def _of_trap(rest: Command) -> tuple[list[Command], list[str]]:
     rest = rest[rest[:1] == ("--",) :]
     return ([], []) if not rest or rest[0] in ("-", "-p", "-l", "") else _of_eval(rest[:1])
@@ -294,17 +292,13 @@ def _values_of_option(words: Command, option: str) -> list[str | None]:
 
 
 _FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
-_FD_RUNS = frozenset({"-x", "-X", "--exec", "--exec-batch"})
 _FOUND = re.compile(r"\{(?:/{0,2}|/?\.)\}")
 """Placeholder for a file, or with fd for part of its path."""
 
 
-def _of_find(rest: Command) -> tuple[list[Command], list[str]]:
-    return [inner for inner, _ in _run_by_find(rest, _FIND_RUNS)], []
-
-
-def _of_fd(rest: Command) -> tuple[list[Command], list[str]]:
-    return [inner for inner, _ in _run_by_find(rest, _FD_RUNS)], []
+def _of_found(*options: str) -> Callable[[Command], tuple[list[Command], list[str]]]:
+    """Return a reader for commands that run one behind these options for files that they find."""
+    return lambda rest: ([inner for inner, _ in _run_by_find(rest, frozenset(options))], [])
 
 
 def without_run_by_find(command: Command) -> Command:
@@ -356,16 +350,16 @@ _SPECIAL: dict[str, Callable[[Command], tuple[list[Command], list[str]]]] = {
     "watch": _of_watch,
     "env": _of_env,
     "xargs": _of_xargs,
-    "find": _of_find,
-    "fd": _of_fd,
-    "fdfind": _of_fd,
+    "find": _of_found(*_FIND_RUNS),
+    **dict.fromkeys(("fd", "fdfind"), _of_found("-x", "-X", "--exec", "--exec-batch")),
     "flock": _of_flock,
     **dict.fromkeys(("su", "runuser", "script", "sg", "newgrp"), _of_session),
     **dict.fromkeys(("complete", "compgen", "mapfile", "readarray"), _of_options("-C")),
     "man": _of_options("-P", "--pager"),
     "scp": _of_options("-S"),
     "sftp": _of_options("-S", "-D"),
-    "hash": _of_hash,
+    # `hash -p FILE NAME` puts the program behind a name.
+    "hash": lambda rest: ([(path, None) for path in _values_of_option(rest, "-p")], []),
 }
 
 

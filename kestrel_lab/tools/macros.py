@@ -19,6 +19,7 @@ from kestrel_lab.core.expressions import templates as template
 from kestrel_lab.core.expressions.json_paths import JsonPath
 from kestrel_lab.core.json_types import Json, content_key, dumps, readable
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.shell_syntax.template import check_command, render_call
 from kestrel_lab.tools.argument_schema import ToolArgumentsError
@@ -282,6 +283,22 @@ class MacroRegistry:
         return self._store.query(
             f"SELECT {columns} FROM macros WHERE workspace_id = ? ORDER BY name, version", (self.workspace,)
         )
+
+
+def offer_macros(
+    toolbox: Toolbox, registry: MacroRegistry, listed: Iterable[Macro], state: RunState | None = None
+) -> Toolbox:
+    """`toolbox` with `macro_run` for the enabled ones of the macros `listed` in the registry.
+
+    A macro that a resumed run had begun stays in the version it was begun with.
+    """
+    macros = {macro.name: macro for macro in listed if macro.enabled}
+    for begun in state.macros.values() if state is not None else ():
+        try:
+            macros[begun.started.macro] = registry.get(begun.started.macro, begun.started.version)
+        except UsageError:  # removed meanwhile: a call of it is answered with "no such tool"
+            macros.pop(begun.started.macro, None)
+    return with_macros(toolbox, macros.values()) if macros else toolbox
 
 
 def _macro(row: tuple[Any, ...]) -> Macro:

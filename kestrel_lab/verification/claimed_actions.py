@@ -157,6 +157,7 @@ def claimed_actions(said: Statement) -> Iterator[ClaimedAction]:
         files = tuple(name.text for name in files_in(said) if start <= name.start < end)
         codes = [code for code, at in code_in(said) if start <= at < end]
         plain = re.match(r"\s+([a-z][\w.-]*(?: -?[\w./=-]+)*)", said.text[match.end("verb") : end])
+        # Without backticks only words with an option are surely a command.
         command = next((code for code in codes if code not in files), "") or (
             plain[1].rstrip(".") if plain and " -" in plain[1] else ""
         )

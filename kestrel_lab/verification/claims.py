@@ -269,12 +269,13 @@ _URL: Final = re.compile(r"https?://\S+")
 _BARE_PATH: Final = re.compile(rf"(?<![\w`/.@:#~+-])(?:{PATH})(?![\w/])")
 _MARKS: Final = re.compile(r"[`*\"'“”(){}\[\],;|<>=]")
 _FOLDER: Final = re.compile(r"(?:\./)?[\w.-]+(?:/[\w.-]+)+/?")
-_ENDINGS_TEXT: Final = (
-    "py pyi pyx md rst txt json jsonl csv tsv yaml yml toml cfg ini html htm css js ts tsx jsx mjs "
-    "ipynb sh bash zsh sql xml log parquet db c h cc cpp hpp rs go java kt rb php lua lock conf env in "
-    "typed svg png jpg pdf xlsx"
+_ENDINGS: Final = frozenset(
+    (
+        "py pyi pyx md rst txt json jsonl csv tsv yaml yml toml cfg ini html htm css js ts tsx jsx mjs "
+        "ipynb sh bash zsh sql xml log parquet db c h cc cpp hpp rs go java kt rb php lua lock conf env in "
+        "typed svg png jpg pdf xlsx"
+    ).split()
 )
-_ENDINGS: Final = frozenset(_ENDINGS_TEXT.split())
 _WORD: Final = re.compile(r"[^\W\d]\w*")
 _PLAIN: Final = r"(?<![\w`./])(?:[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+|_*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)"
 _NAME: Final = re.compile(rf"{_PLAIN}(?![\w/`-])")

@@ -32,11 +32,7 @@ def may_change_file(action: Action, path: str) -> bool:
     if action.kind == "command":
         return "files" in line_effects(_command(action))
     # Unless it is a file of another place, such as a drive.
-    if action.reaches in (
-        "nothing",
-        "address",
-        "others",
-    ):
+    if action.reaches in ("nothing", "address", "others"):
         return action.reaches != "nothing" and names_file(action, path)
     if names_no("file", action.tool) and not names_file(action, path):
         return False
@@ -77,7 +73,8 @@ def may_send(action: Action, verb: str) -> bool:
 
 def may_change_variable(action: Action, name: str) -> bool:
     """Return true if a call can have changed a kernel variable: its code names it, or it was seen changed."""
-    if action.files or action.kind == "command":  # another process
+    # A command runs in another process.
+    if action.files or action.kind == "command":
         return False
     if name in (action.variables or ()):
         return True

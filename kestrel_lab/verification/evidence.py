@@ -154,6 +154,7 @@ def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> 
     files, name = subject.files, cited.path
     texts = {path: text for path in files.named(name) if (text := files.read(path)) is not None}
     if not texts:
+        # A listing that was cut short does not show that a file is missing.
         if subject.ground is None or not files.whole_listing or files.exists(name):
             return (
                 ("cited", "")

@@ -43,6 +43,7 @@ def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
                 match["number"] or match["tests"],
                 (match["word"] or f"{match['how'][:4]}ed").lower().rstrip("s"),
             )
+            # Failures and failed tests are counted together.
             word = "failed" if word.startswith("fail") else word
             given = set(re.findall(rf"(?<![\w.])(\d+) {word}s?\b", outputs))
             subject.checked.update([match[0]] if number.isdigit() and given else [])

@@ -97,6 +97,7 @@ _CHANGE: Final = re.compile(
 
 def _claimed_change(said: Statement) -> str:
     """Return the words with which a sentence reports a change; empty if it reports none."""
+    # Code is masked: a name such as `is_deleted` reports no change.
     found = _CHANGE.search(re.sub(r"`[^`\n]*`", lambda match: "x" * len(match[0]), said.text))
     return said.text[found.start() : found.end()] if found else ""
 

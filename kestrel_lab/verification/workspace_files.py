@@ -67,11 +67,12 @@ MAX_FILES: Final = 50_000
 """Most files and folders listed; in larger workspaces nothing counts as missing."""
 MAX_FILE: Final = 4_000_000
 """Bytes of one file that is read."""
-_SKIPPED_TEXT: Final = (
-    ".git .hg .kestrel .ipynb_checkpoints __pycache__ node_modules .venv venv .mypy_cache .ruff_cache "
-    ".pytest_cache .tox"
+_SKIPPED: Final = frozenset(
+    (
+        ".git .hg .kestrel .ipynb_checkpoints __pycache__ node_modules .venv venv .mypy_cache .ruff_cache "
+        ".pytest_cache .tox"
+    ).split()
 )
-_SKIPPED: Final = frozenset(_SKIPPED_TEXT.split())
 """Folders that are not listed; a file in one is looked up by its path."""
 
 

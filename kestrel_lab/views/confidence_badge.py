@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Literal, cast
 
 from kestrel_lab.answers.confidence import Basis, format_share, stated_confidence
 from kestrel_lab.core.events.union import Event, RunFinished, VerifierFinished
@@ -13,10 +13,6 @@ from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.elements import template_macros
 
 Word = Literal["wrong", "checked", "partly checked", "unchecked", "nothing to check"]
-_CERTAIN: Final = frozenset({"facts", "citations", "form"})
-"""The verifiers that ask no model."""
-_UNFINISHED: Final = "unfinished"
-"""The check of the concern that says that a review stopped early."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -101,11 +97,12 @@ def badge_of(events: Iterable[Event]) -> Badge:
     ends = [event for event in events if isinstance(event, VerifierFinished | RunFinished)]
     end = next((event for event in reversed(ends) if isinstance(event, RunFinished)), RunFinished(outcome=""))
     last = {event.verifier: event.passed for event in ends if isinstance(event, VerifierFinished)}
-    judges = [passed for name, passed in last.items() if name not in _CERTAIN]
+    # These verifiers ask no model.
+    judges = [passed for name, passed in last.items() if name not in ("facts", "citations", "form")]
     found, known = stated_confidence(ends), cast("dict[str, Any]", end.calibrated)
     wrong = sum(one.get("severity") != "minor" for one in end.concerns)
     stopped = next(
-        (one_line(str(one.get("what", "")), 200) for one in end.concerns if one.get("check") == _UNFINISHED),
+        (one_line(str(one.get("what", "")), 200) for one in end.concerns if one.get("check") == "unfinished"),
         "",
     )
     return Badge(

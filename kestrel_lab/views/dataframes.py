@@ -33,11 +33,8 @@ _ONE_LINE, _WIDEST = 28, 32
 to spare."""
 _FEWEST: Final = 18
 """Characters that a column of long texts gets at least."""
-_MORE: Final = 40
-"""Characters that are added to a line where there is room."""
 _LONGEST: Final = 300
 """Characters of a value that are looked at, and shown to who points at its cell."""
-_DECIMALS: Final = 6
 _ENOUGH: Final = 7
 """Columns beyond which none is shown while a text before them is cut."""
 _EDGE: Final = 5
@@ -56,7 +53,8 @@ def unit_frame(content: Any, *, units: Mapping[str, str] = {}, **options: Any) -
 
 @cache
 def _frame_class() -> type[pd.DataFrame]:
-    import pandas as pd  # half a second: not at import
+    # Loading pandas takes half a second, so it is loaded with the first frame.
+    import pandas as pd
 
     class Frame(pd.DataFrame):
         @property
@@ -154,7 +152,7 @@ def _half(characters: int) -> int:
 def _widen(columns: Sequence[_Column], room: int) -> None:
     """Give columns of texts that are cut the room that is left, the first ones first."""
     for column in columns:
-        more = min(room // _CHAR, max(0, _half(column.wanted) - column.wide), _MORE)
+        more = min(room // _CHAR, max(0, _half(column.wanted) - column.wide), 40)
         if column.wanted > _ONE_LINE and more > 0:
             column.wide += more
             room -= more * _CHAR
@@ -186,7 +184,7 @@ def _number_format(values: Any) -> Callable[[Any], str]:
     known = [abs(float(value)) for value in values.dropna() if math.isfinite(value)]
     largest = max(known, default=0.0)
     whole = all(value.is_integer() for value in known)
-    decimals = 0 if whole or not largest else min(_DECIMALS, max(0, 2 - math.floor(math.log10(largest))))
+    decimals = 0 if whole or not largest else min(6, max(0, 2 - math.floor(math.log10(largest))))
     return lambda value: f"{float(value):,.{decimals}f}" if value is not pd.NA and value == value else ""
 
 

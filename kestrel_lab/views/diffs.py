@@ -6,13 +6,10 @@ import re
 
 from kestrel_lab.core.sanitize import sanitize_text
 
-_DIFF = re.compile(r"^--- [^\n]*\n\+\+\+ [^\n]*\n@@", re.MULTILINE)
-_KINDS = {"+": "added", "-": "removed", "@": "place"}
-
 
 def split_diff(text: str) -> tuple[str, str]:
     """`text` up to a unified diff in it, and that diff; an empty one where there is none."""
-    found = _DIFF.search(text)
+    found = re.search(r"^--- [^\n]*\n\+\+\+ [^\n]*\n@@", text, re.MULTILINE)
     return (text, "") if found is None else (text[: found.start()].rstrip("\n"), text[found.start() :])
 
 
@@ -29,7 +26,12 @@ def diff_lines(diff: str) -> list[tuple[str, str]]:
     """Each line with what it is: `added`, `removed`, `place`, or empty for anything else."""
     lines = diff.split("\n") if diff else []
     return [
-        ("" if number < 2 and line[:3] in {"---", "+++"} else _KINDS.get(line[:1], ""), line)
+        (
+            ""
+            if number < 2 and line[:3] in {"---", "+++"}
+            else {"+": "added", "-": "removed", "@": "place"}.get(line[:1], ""),
+            line,
+        )
         for number, line in enumerate(lines)
     ]
 

@@ -16,9 +16,6 @@ from kestrel_lab.views.html.elements import template_macros
 
 SHOWN: Final = 3_000
 """Characters of one span that are shown."""
-_SPAN_CHARS: Final = 600
-_CLAIM_CHARS: Final = 2_000
-"""Characters that are shown beside a claim of one thing that it cites, and of all."""
 STATE_MARKS: Final = {"cited": "✓", "uncited": "○", "unknown": "?", "changed": "↻", "wrong": "✗"}
 """Of the states of claims."""
 STATUS_WORDS: Final[dict[CitedStatus, str]] = {
@@ -44,7 +41,7 @@ def claim_ranges(answer: str, backed: Sequence[CitedClaim]) -> list[Json]:
                 start,
                 at,
                 "changed" if stale else claim.state,
-                "\n\n".join(map(_citation_text, claim.cited))[:_CLAIM_CHARS],
+                "\n\n".join(map(_citation_text, claim.cited))[:2_000],
             ]
         )
     return found
@@ -57,7 +54,7 @@ def _citation_text(one: CheckedCitation) -> str:
         f"{STATE_MARKS['changed' if state == 'changed since' else one.state]} {_name(one)}: "
         f"{state}{f', {sanitize_text(one.why)}' if one.why else ''}"
     )
-    text = "" if one.span is None else head_tail(sanitize_text(one.span.text), _SPAN_CHARS)[0]
+    text = "" if one.span is None else head_tail(sanitize_text(one.span.text), 600)[0]
     return f"{head}\n{text}".rstrip()
 
 
@@ -66,7 +63,8 @@ def cited_places(backed: Sequence[CitedClaim]) -> list[list[str]]:
     found: dict[str, list[str]] = {}
     for one in (one for claim in backed for one in claim.cited):
         if one.span is None and one.state == "unknown" and not one.citation.call:
-            continue  # an address that the answer mentions
+            # The answer mentions this address and cites nothing there.
+            continue
         if one.span is None:
             found.setdefault(_name(one), [_name(one), sanitize_text(one.why), one.state])
         else:

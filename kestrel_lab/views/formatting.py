@@ -19,14 +19,14 @@ RESULT_SHOWN = 4_000
 WRITTEN_SHOWN = 1_500
 """Characters of one argument and of one result that a row shows: beginning and end."""
 
-_UNUSUAL = re.compile(r"[^\n\x20-\x7e]")
-
 
 def visible_json(value: Json) -> str:
     """`value` as indented JSON with every hidden character escaped; parsing it gives `value` again."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
-    return _UNUSUAL.sub(
-        lambda match: match[0] if sanitize_text(match[0]) == match[0] else json.dumps(match[0])[1:-1], text
+    return re.sub(
+        r"[^\n\x20-\x7e]",
+        lambda match: match[0] if sanitize_text(match[0]) == match[0] else json.dumps(match[0])[1:-1],
+        text,
     )
 
 
@@ -202,8 +202,10 @@ def opening_line(text: str, limit: int = 160) -> str:
 
 def format_duration(seconds: float) -> str:
     """`12 ms`, `3.4 s`, `2 min 05 s`."""
+    # Rounded, more would read 100 ms.
     if seconds < 0.0995:
         return f"{seconds * 1000:.0f} ms"
+    # Rounded, more would read 60.0 s.
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

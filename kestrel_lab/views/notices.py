@@ -315,8 +315,6 @@ def _note(note: dict[str, Json]) -> str:
 # evidence.
 
 COLUMNS: Final = ("severity", "place", "what", "fix", "step", "check")
-UNSHOWN: Final = "no evidence"
-"""Takes the place of a severity, for a claim that nothing in the run supports or contradicts."""
 
 
 def quality_rows(report: Mapping[str, Any]) -> Iterator[dict[str, str]]:
@@ -325,8 +323,9 @@ def quality_rows(report: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         yield {column: one_line(sanitize_text(str(one.get(column, ""))), 300) for column in COLUMNS}
     for text in report.get("missing_evidence", ()):
         what, fix = "it cites nothing that shows it", "cite what shows it, or say that it is unknown"
+        # Nothing in the run supports or contradicts the claim, which is no severity.
         yield {
-            "severity": UNSHOWN,
+            "severity": "no evidence",
             "place": one_line(sanitize_text(str(text)), 300),
             "what": what,
             "fix": fix,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -136,15 +136,16 @@ class PlanView:
         ]
 
     def _described(self) -> list[Change]:
-        needs = _dependencies(self.specs, self.artifacts)
-        nodes = [Node(id=name, needs=waits) for name, waits in needs.items()]
-        before = reduced_edges(nodes)
+        before: Mapping[str, Sequence[str]] = {}
+        if len(self.specs) > 1:  # a step alone waits for none
+            needs = _dependencies(self.specs, self.artifacts)
+            before = reduced_edges([Node(id=name, needs=waits) for name, waits in needs.items()])
         changes = []
         for spec in self.specs:
             step = self._step(str(spec["id"]))
             step.change(
                 goal=_work_text(spec),
-                needs=[sanitize_text(need) for need in before[step.id]],
+                needs=[sanitize_text(need) for need in before.get(step.id, ())],
                 stage=sanitize_text(str(spec.get("stage") or "")),
                 parent=str(spec.get("parent") or ""),
                 exclusive=bool(spec.get("needs_approval")) or spec.get("parallelizable") is False,

@@ -156,17 +156,13 @@ def withdraw_question(view: RunView, call: str) -> list[Change]:
     return [{"op": "asked", "id": call}, *([] if others else view.plan.waits(step, waits=False))]
 
 
-_IMAGE = re.compile(r"image/(png|jpeg)")
-_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-
-
 def preview_figures(event: e.KernelPreviewed) -> list[str]:
     """Return the figures of a preview as `data:` addresses; leaves out what is not an image."""
     given = [(str(one.get("media")), str(one.get("data") or "")) for one in event.images]
     return [
         f"data:{media};base64,{data}"
         for media, data in given
-        if _IMAGE.fullmatch(media) and _BASE64.fullmatch(data)
+        if re.fullmatch(r"image/(png|jpeg)", media) and re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", data)
     ]
 
 
@@ -286,17 +282,6 @@ def show_decision(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     return [row.whole(), *withdraw_question(view, event.call)]
 
 
-_TELLING = (
-    e.RunStarted,
-    e.RunForked,
-    e.RunResumed,
-    e.StateTransition,
-    e.ModelCalled,
-    e.ModelAnswered,
-    e.RunFinished,
-)
-
-
 @dataclass(slots=True)
 class Budget:
     """The limits that the events of a run name, beside what it has used."""
@@ -309,7 +294,18 @@ class Budget:
             self.limits = event.limits
         elif isinstance(event, e.RunResumed | e.RunForked):
             self.limits = event.limits or self.limits
-        return isinstance(event, _TELLING)
+        return isinstance(
+            event,
+            (
+                e.RunStarted,
+                e.RunForked,
+                e.RunResumed,
+                e.StateTransition,
+                e.ModelCalled,
+                e.ModelAnswered,
+                e.RunFinished,
+            ),
+        )
 
     def shown(self, meter: UsageMeter) -> dict[str, Json]:
         """Return fields of a `RunHead`: what is counted, with the fraction used, and the time worked."""

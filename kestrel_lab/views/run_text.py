@@ -19,10 +19,6 @@ MARKS = {**PLAN_MARKS, "error": "✗", "denied": "✗", "asked": "·", "done": "
 
 _SAVED_CHARS = 80_000
 """Rows of a run are printed up to about this size in total."""
-_TEXT_CHARS = 20_000
-"""Printed of one text."""
-_ARG_CHARS = 2_000
-"""Printed of one argument of a call that waits for approval."""
 
 
 def run_text(view: RunView) -> str:
@@ -99,9 +95,7 @@ def _question_lines(ask: QuestionRow) -> list[str]:
             *(f"  {number}. {option}" for number, option in enumerate(ask.options, 1)),
         ]
     args = [
-        line
-        for name, text in ask.args
-        for line in (f"  {name}:", indent(head_tail(text, _ARG_CHARS)[0], "    "))
+        line for name, text in ask.args for line in (f"  {name}:", indent(head_tail(text, 2_000)[0], "    "))
     ]
     whence = [f"  {place}: {one_line(words, 300)}" for place, words in ask.origins]
     row_text = [f"  {ask.why}"] if ask.why else []
@@ -136,7 +130,7 @@ def _row(row: Row, step: str) -> list[str]:
             return [
                 *thought,
                 f"{label}:{'' if row.state == 'done' else f' ({row.state})'}",
-                indent(head_tail(row.text, _TEXT_CHARS)[0], "  "),
+                indent(head_tail(row.text, 20_000)[0], "  "),
                 *changed,
             ]
         case NoticeRow():

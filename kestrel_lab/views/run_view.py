@@ -32,10 +32,6 @@ from kestrel_lab.views.rows import CallRow, Change, NoticeRow, QuestionRow, Row,
 _GIVEN = "given by hand"
 ACTED = "acted"
 """Id of the row that says what the run did."""
-_THINKING = 200_000
-"""Characters of reasoning that are shown as they stream."""
-_DIGITS = 3
-"""Of a number that is traced to a call."""
 
 
 ReadImage = Callable[[Mapping[str, Json]], str]
@@ -109,7 +105,7 @@ class RunView:
     @property
     def cites(self) -> bool:
         """Return whether the answer points at something, so that there is evidence to `mark` it with."""
-        return bool(self.answer) and bool(citations_in(self.answer))
+        return (row := self._answer) is not None and bool(citations_in(row.text))
 
     def mark(self, backed: Sequence[CitedClaim]) -> list[Change]:
         """Set the state of evidence of the answer's claims and citations; returns the changes."""
@@ -177,7 +173,11 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # one cas
         case e.StepStarted():
             return view.plan.stepped(event)
         case e.StepFinished():
-            report = notices.quality_row(event, view.plan.operation(event.step))
+            report = (
+                notices.quality_row(event, view.plan.operation(event.step))
+                if isinstance(event.output, dict)
+                else None
+            )
             return [
                 *view.plan.stepped(event),
                 *([] if report is None else [row_builders.added_row(view, report)]),
@@ -253,9 +253,8 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
         started=at,
         usage=formatting.usage_line(view.meter.usage),
     )
-    given = [
-        row_builders.notice_row(view, "info", line) for line in formatting.guidance_lines(event.guidance)
-    ]
+    guidance = formatting.guidance_lines(event.guidance) if event.guidance else []
+    given = [row_builders.notice_row(view, "info", line) for line in guidance]
     return [
         head,
         *([row_builders.added_row(view, notices.imported_from(event))] if event.imported else []),
@@ -349,7 +348,8 @@ def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
     if row.state not in row_builders.OPEN:
         return []
     if event.thinking:
-        change = row.think(piece) if len(row.thinking) < _THINKING else None
+        # A model that thinks without end must not fill the page.
+        change = row.think(piece) if len(row.thinking) < 200_000 else None
         return [row.whole()] if not known else [change] if change else []
     if row.state == "streaming":
         return [row.append(piece)]
@@ -497,25 +497,23 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
                 id="answer", role="answer", state="done", text=answer, numbers=numbers
             )
             changes.append(row.whole())
-    sure = (
-        notices.confidence_row(badge_of([*view.verdicts, event]))
-        if answer and event.outcome == "complete"
-        else None
-    )
     acted = notices.actions_done(view.actions.actions) if answer and view.given else None
     if acted is not None:
         acted.id, view.rows[ACTED] = ACTED, acted
         changes.append(acted.whole())
-    changes += [
-        row_builders.added_row(view, notice)
-        for notice in (
-            sure,
-            notices.claims_row(event.claims),
-            notices.concerns_row(event),
-            notices.next_steps(event),
-        )
-        if notice is not None
-    ]
+    # Of most answers there is nothing to say.
+    if view.verdicts or event.claims or event.concerns or event.actions or event.checked != 0:
+        sure = badge_of([*view.verdicts, event]) if answer and event.outcome == "complete" else None
+        changes += [
+            row_builders.added_row(view, notice)
+            for notice in (
+                None if sure is None else notices.confidence_row(sure),
+                notices.claims_row(event.claims),
+                notices.concerns_row(event),
+                notices.next_steps(event),
+            )
+            if notice is not None
+        ]
     reason = formatting.sanitize_short(event.reason, 1_000)
     return [
         *changes,
@@ -527,8 +525,7 @@ def _numbers(answer: str, given: Mapping[str, str]) -> dict[str, Json]:
     """Return the answer's numbers that occur in call results, with the last such row; not short ones."""
     calls = [*given]
     found = number_origins(answer, [*given.values()])
+    # A number of one or two digits is in too many outputs to be traced to a call.
     return {
-        said: f"c:{calls[places[-1]]}"
-        for said, places in found.items()
-        if sum(map(str.isdigit, said)) >= _DIGITS
+        said: f"c:{calls[places[-1]]}" for said, places in found.items() if sum(map(str.isdigit, said)) >= 3
     }

@@ -67,7 +67,7 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
         axes.scatter(x, height[name], s=20 + 80 * row["score"], color=colour, zorder=2)
         if len(rows) <= _SHOWN_NAMES:
             text = f"{row['score']:.2f} {one_line(sanitize_text(row['text']), 24)}"
-            # Lines lead on from it, so its label stands above them.
+            # Lines lead on from it, so its label is above them.
             inner = name in children
             side: dict[str, Any] = (
                 {"xytext": (0, 8), "ha": "center"}

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import io
 import os
-import pty
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import in_process
 import pytest
-from waits import PATIENCE_S, readable
+from at_terminal import Terminal
+from waits import PATIENCE_S
 
 from kestrel_lab import Lab
 
@@ -76,39 +75,6 @@ def test_a_run_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
     )  # which reading would break
 
     assert (done.returncode, "r0" in done.stderr) == (2, True)
-
-
-class Terminal:
-    """A program at a terminal."""
-
-    def __init__(self, words: list[str], cwd: Path) -> None:
-        own, its = pty.openpty()
-        env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-        self.program = subprocess.Popen(
-            words, stdin=its, stdout=its, stderr=its, cwd=cwd, env=env, start_new_session=True
-        )
-        os.close(its)
-        self.fd, self.text = own, ""
-        self.seen = 0  # where the last text that was waited for ends: one read may bring several
-
-    def until(self, wanted: str, seconds: float = 120) -> None:
-        """Read until the text came behind what was waited for before."""
-        end = time.monotonic() + seconds
-        while (found := self.text.find(wanted, self.seen)) < 0:
-            assert time.monotonic() < end, self.text[-2_000:]
-            if readable(self.fd, 0.2):
-                self.text += os.read(self.fd, 65_536).decode(errors="replace")
-                if "\x1b[6n" in self.text[-200:]:  # prompt_toolkit asks where the cursor is
-                    os.write(self.fd, b"\x1b[1;1R")
-        self.seen = found + len(wanted)
-
-    def say(self, text: str) -> None:
-        """Type a line."""
-        os.write(self.fd, text.encode() + b"\r")
-
-    def press(self, key: bytes) -> None:
-        """Press a key."""
-        os.write(self.fd, key)
 
 
 @pytest.mark.long

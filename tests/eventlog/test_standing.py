@@ -16,12 +16,11 @@ from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.owner import SLACK_S, Owner
 from kestrel_lab.eventlog.run_status import (
+    AT_WORK,
     alive_elsewhere,
     at_work,
     busy_message,
     cancel_in_log,
-    mark_idle,
-    mark_working,
     visible_status,
 )
 from kestrel_lab.eventlog.store import SessionStore
@@ -47,13 +46,13 @@ def test_a_run_stands_as_its_log_says_unless_nobody_works_on_it(who: str, status
     """Only a run that goes on needs somebody: else it is INTERRUPTED, UNKNOWN where the machine is another
     one, and says how to resume it.
     """
-    mark_working("works", "r")
+    AT_WORK.add(("works", "r"))
     try:
         found = visible_status("r", status, OWNERS[who])
         assert at_work(OWNERS[who], "r") == (who in ("working here", "another process"))
         assert not at_work(OWNERS["working here"], "other")
     finally:
-        mark_idle("works", "r")
+        AT_WORK.discard(("works", "r"))
     if status not in GOES_ON or who in ("working here", "another process"):
         assert (found.word, found.note, str(found)) == (status, "", status)
     elif who == "another machine":

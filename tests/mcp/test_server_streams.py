@@ -56,6 +56,34 @@ def read_from(folder: Path, script: str) -> tuple[list[Any], list[str], str]:
     return messages, ended, log.path.read_text()
 
 
+def test_streams_are_closed_however_often_the_end_is_cancelled(tmp_path: Path) -> None:
+    """A stream that stays open is a warning later, in whatever runs when it is collected."""
+    log = ServerLog(tmp_path / "logs/log")
+    launch = Launch(argv=(sys.executable, "-S", "-c", "import sys; sys.stdin.read()"), cwd="/", env={})
+
+    async def go() -> list[Any]:
+        streams: list[Any] = []
+        opened = asyncio.Event()
+
+        async def hold() -> None:
+            async with open_pipe(launch, log=log, ended=lambda _why: None) as pair:
+                streams.extend(pair)
+                opened.set()
+                await asyncio.Event().wait()
+
+        holding = asyncio.create_task(hold())
+        await opened.wait()
+        while not holding.done():
+            holding.cancel()
+            await asyncio.sleep(0)
+        return [one.statistics() for one in streams]
+
+    incoming, outgoing = asyncio.run(go())
+    log.close()
+    assert (incoming.open_receive_streams, incoming.open_send_streams) == (0, 0)
+    assert (outgoing.open_receive_streams, outgoing.open_send_streams) == (0, 0)
+
+
 def long_line(size: int, *, head: str = "", tail: str = "") -> str:
     """A program that writes one line of this many bytes, with an id at its beginning or end."""
     begins, ends = f'{{"jsonrpc": "2.0", {head}"result": {{"x": "', f'"}}{tail}}}'

@@ -19,7 +19,6 @@ from waits import PATIENCE_S
 
 from kestrel_lab.mcp import authorization
 from kestrel_lab.mcp.authorization import (
-    LoginNeededError,
     TokenFile,
     provider_of,
     read_tokens,
@@ -216,7 +215,7 @@ def test_a_login_that_is_refused_says_why(tmp_path: Path) -> None:
     )
     assert str(refused) == "the login was refused: access_denied: not you"
     declined, _, _ = logged_in(tmp_path, said=DECLINE)
-    assert isinstance(declined, LoginNeededError)
+    assert isinstance(declined, ConnectionError)
     assert str(declined) == "it wants a login, and nobody is here to log in: kestrel mcp login g"
     cancelled, _, _ = logged_in(tmp_path, said="nobody can say any more")
     assert isinstance(cancelled, asyncio.CancelledError)
@@ -231,7 +230,7 @@ def test_a_login_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pyte
     """Who said that it is done and never was there is told."""
     monkeypatch.setattr(authorization, "LOGIN_S", 0.05)
     late, _, _ = logged_in(tmp_path)
-    assert isinstance(late, LoginNeededError) and "kestrel mcp login g" in str(late)
+    assert isinstance(late, ConnectionError) and "kestrel mcp login g" in str(late)
 
 
 @pytest.mark.parametrize(

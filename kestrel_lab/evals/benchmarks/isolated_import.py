@@ -63,15 +63,15 @@ def import_parts(
     `UsageError` if something else is not installed.
     """
     with _IMPORTING, _standing_in(package, in_place_of, forget), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the package's own code
+        # The warnings are about the package's own code.
+        warnings.simplefilter("ignore")
         try:
             return [import_module(name) for name in names]
         except ModuleNotFoundError as error:
-            msg = (
+            raise UsageError(
                 f"{package} needs the package {error.name!r}, which is not installed: pip install "
                 "'kestrel-lab[benchmarks]'"
-            )
-            raise UsageError(msg) from error
+            ) from error
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kestrel_lab.core.drawing.matplotlib_figure import shown_figure
 from kestrel_lab.core.errors import StoreError
@@ -15,6 +15,7 @@ from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.blame.rerun import Rerun, Turn
 from kestrel_lab.evals.reports.result_view import ResultView, write_text
 from kestrel_lab.evals.stats.decisive_step import DecisiveStep
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, wilson_proportion
 from kestrel_lab.runtime.workspace.removal import RECEIPTS
 from kestrel_lab.views.formatting import format_count
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Verdict = Literal["decisive", "no single step", "undecided"]
-_CHANCE: Final = 0.5
-"""Forks at the last turn that succeed so often say that the run need not have failed at all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,10 +75,11 @@ class Receipt(ResultView):
     @property
     def repairs(self) -> tuple[Repair, ...]:
         """What came of each line that was tried at the likeliest turn."""
-        tried: dict[str, list[bool]] = {}
-        for one in self.reruns:
-            if one.line and one.turn == self.likeliest.number and one.outcome != "error":
-                tried.setdefault(one.line, []).append(one.outcome == "pass")
+        tried = group_values(
+            (one.line, one.outcome == "pass")
+            for one in self.reruns
+            if one.line and one.turn == self.likeliest.number and one.outcome != "error"
+        )
         return tuple(
             Repair(change=line, passed=sum(passed), tried=len(passed)) for line, passed in tried.items()
         )
@@ -158,7 +158,8 @@ class Receipt(ResultView):
         elif forks:
             said.append(f"success {_percent(self._rate(forks))} over all re-runs")
         last = self._rate([one for one in forks if one.turn == len(self.turns)])
-        if self.verdict == "no single step" and last.mean >= _CHANCE:
+        # If even the last turn succeeds in half of its forks, the run need not have failed at all.
+        if self.verdict == "no single step" and last.mean >= 0.5:
             said.append(
                 f"from before the last turn {_percent(last)} succeed: what failed was that turn or chance, "
                 "which re-runs cannot tell apart"

@@ -37,9 +37,8 @@ from kestrel_lab.evals.stored_trials import EvalRow, trials_of_run
 from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Scenario, Suite
 from kestrel_lab.evals.suite_files import SUITE_ENDINGS
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.agent.macro_calls import recorded_tools_of
 from kestrel_lab.runtime.context.dependencies import NoMemory
-from kestrel_lab.runtime.context.recorded_tools import RECORDED
+from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools_of
 from kestrel_lab.runtime.forks.private_copy import remove_copy
 from kestrel_lab.runtime.options import ResumeOptions, StartOptions, guidance_names
 from kestrel_lab.runtime.run import Run

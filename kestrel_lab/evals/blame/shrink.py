@@ -51,16 +51,8 @@ SHARE: Final = 0.8
 """Of the replays of a candidate, this share has to fail."""
 _FEW, _MANY = 3, 5
 """Replays of what is kept: the second number where not all of the first fail."""
-_NONE: Final = 0.05
-"""Prior probability that none of the parts that fail together is decisive."""
-_SURE: Final = 0.8
-"""Probability of the decisive part at which it is tried alone; what is kept then has its own replays."""
 _FEW_FILES: Final = 3
 """So few that the run named are not worth the runs it takes to leave out one more."""
-_MOST_FILE: Final = 40_000
-"""Bytes of a file that is taken into a scenario."""
-_TOGETHER: Final = 40
-"""Of so many files that the run did not name, each is tried on its own; more are left out at once."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -217,7 +209,8 @@ async def _material(reruns: Reruns) -> Material:
     named = dumps([call.args for call in calls]) + reruns.scenario.goal
     own = states[0].keys() - guidance.keys()
     touched = {path for path in own if re.search(rf"(?<![\w./-]){re.escape(path)}(?![\w-])", named)}
-    left_out = {*guidance, *(own - touched if len(own) - len(touched) > _TOGETHER else ())}
+    # Each file that the run did not name costs a replay of its own; more than 40 are left out at once.
+    left_out = {*guidance, *(own - touched if len(own) - len(touched) > 40 else ())}
     used = dict.fromkeys(call.tool for call in calls)
     tools = tuple(dict.fromkeys((*used, *reruns.tool_names)))
     return Material(
@@ -242,12 +235,15 @@ async def _files(reruns: Reruns) -> list[dict[str, str]]:
             then = files_at(reruns.lab.store, snapshots, reruns.run.id, turn.seq, folder)
             texts: dict[str, str] = {}
             for path, entry in sorted(then.entries.items()):
-                if entry.kind != "f" or entry.size > _MOST_FILE or ".git" in path.split("/"):
+                # A file is written into the scenario as text: binaries, large files and what git keeps have
+                # no place there.
+                if entry.kind != "f" or entry.size > 40_000 or ".git" in path.split("/"):
                     continue
                 if entry.content and entry.content not in known:
                     known[entry.content] = snapshots.read(entry.content) or b""
                 content = known[entry.content] if entry.content else (folder / path).read_bytes()
-                with suppress(UnicodeDecodeError):  # no scenario file can hold it
+                # A file that is no text cannot be written into a scenario.
+                with suppress(UnicodeDecodeError):
                     texts[path] = content.decode("utf-8")
             states.append(texts)
     return states
@@ -307,7 +303,8 @@ class _Search:
             (needed, turns),
             (needed, [*others, *turns]),
         ]
-        if receipt is not None and receipt.steps:  # without the turn that it names the run does not fail
+        # Without the turn that it names the run does not fail.
+        if receipt is not None and receipt.steps:
             steps.insert(0, steps.pop(2))
         try:
             for fixed, parts in steps:
@@ -350,7 +347,9 @@ class _Search:
         """
         files = all(part.kind == "file" for part in parts)
         largest = _FEW_FILES if files else max(1, len(parts) // 10)
-        search = DecisiveStep(len(parts) + 1, none_before=_NONE, largest=largest, sure=_SURE)
+        # 5 % for the case that several parts fail together and none alone; a part is tried alone from 80 %
+        # on, since what is kept then has its own replays.
+        search = DecisiveStep(len(parts) + 1, none_before=0.05, largest=largest, sure=0.8)
         starts = [kept.union(parts[:place]) for place in range(len(parts) + 1)]
         for step, start in enumerate(starts, 1):
             failed, replays = self._seen.get(start, (0, 0))
@@ -415,7 +414,8 @@ class _Search:
         reruns.made.append(
             Rerun(turn=1, outcome=row.outcome, reason=row.reason, run=row.run, calls=calls, cost_usd=cost)
         )
-        if row.outcome == "error":  # which says nothing of the candidate
+        # A replay that broke says nothing of the candidate.
+        if row.outcome == "error":
             if ended := breaks(reruns.made):
                 raise _EndedError(ended)
             return await self._replay(parts)
@@ -439,7 +439,8 @@ class _Search:
         kinds = ("turn", "file", "tool", "guidance")
         scenario = material.scenario(reruns.scenario, least)
         kept = {kind: count(least, kind) for kind in kinds}
-        if isinstance(scenario.place, InlineFiles):  # files that kept turns made are no parts of their own
+        # Files that kept turns made are no parts of their own.
+        if isinstance(scenario.place, InlineFiles):
             kept["file"] = len(scenario.place.files.keys() - material.guidance.keys())
         return Shrunk(
             run=reruns.run.id,
@@ -476,7 +477,9 @@ def _draft(reruns: Reruns, scenario: Scenario, failed: int, replays: int) -> Sce
     if isinstance(scenario.place, InlineFiles) and scenario.place.files:
         entry["workspace"] = {"files": cast("dict[str, Json]", scenario.place.files)}
     if scenario.history:
-        entry["history"] = [_turn_entry(turn) for turn in scenario.history]
+        entry["history"] = [
+            {name: value for name, value in turn.definition().items() if value} for turn in scenario.history
+        ]
     entry["tools"] = [*(scenario.tools or ())]
     if scenario.limits:
         entry["limits"] = dict(scenario.limits)
@@ -493,10 +496,6 @@ def _draft(reruns: Reruns, scenario: Scenario, failed: int, replays: int) -> Sce
     return ScenarioDraft(
         id=name, text=head + sanitize_text(entry_text("scenarios", [entry])).rstrip("\n") + "\n"
     )
-
-
-def _turn_entry(turn: GivenTurn) -> dict[str, Json]:
-    return {name: value for name, value in turn.definition().items() if value}
 
 
 def _check_entry(check: Check) -> dict[str, Json]:

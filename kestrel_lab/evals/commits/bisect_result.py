@@ -69,11 +69,10 @@ class BisectSearch:
 
     def __post_init__(self) -> None:
         if not (0 < self.alpha < 0.5 and 0 <= self.margin < 1 and self.max_trials >= 1):
-            msg = (
+            raise UsageError(
                 "alpha is between 0 and 0.5, margin between 0 and 1, max_trials at least 1; not "
                 f"{self.alpha}, {self.margin} and {self.max_trials}"
             )
-            raise UsageError(msg)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

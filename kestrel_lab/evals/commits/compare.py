@@ -152,7 +152,8 @@ async def _commits_in_turns(
 
     async def draw(pairs: Sequence[Pair]) -> dict[Pair, PairRows]:
         nonlocal turn
-        turn += 1  # which commit goes first changes from turn to turn, so that a slow drift falls on both
+        # Which commit goes first changes from turn to turn, so that a slow drift falls on both.
+        turn += 1
         wanted = set(pairs)
         for work in works if turn % 2 else reversed(works):
             asks = [ask for ask in work.todo if (ask.scenario.id, ask.epoch) in wanted]
@@ -299,7 +300,7 @@ def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin
 
 
 async def _baseline(lab: Services, place: Place, head: str) -> str:
-    """Return the hash of the commit that `auto` stands for."""
+    """Return the hash of the commit that `auto` means."""
     tried = {row.git_sha for row in stored_trials(lab.store, suite=place.suite.name)}
 
     def has_results(sha: str) -> bool:

@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 AUTO: Final = "auto"
 """In place of a base: the nearest ancestor on the main branch that has results."""
 _SHOWN_FLIPS: Final = 20
-_SHOWN_SKIPPED: Final = 3
-"""Scenarios without a recording that are named where there is nothing to compare with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -461,7 +459,7 @@ class Comparison(ResultView):
     def _notes(self) -> Iterable[str]:
         if self.no_base:
             yield f"{self.no_base}, so only the suite's own gates are decided"
-            for scenario, why in list(self.base.skipped.items())[:_SHOWN_SKIPPED]:
+            for scenario, why in list(self.base.skipped.items())[:3]:
                 yield f"{self.base.title}: scenario {scenario}: {why}"
         for side in (self.head,) if self.no_base else (self.base, self.head):
             broke = any(row.outcome == "error" for row in side.rows)

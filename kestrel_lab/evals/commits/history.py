@@ -96,7 +96,7 @@ class History(ResultView):
                 "high": interval.high,
                 "trials": len(rows),
                 "scenarios": len({row.scenario for row in rows}),
-                "errors": _count_broken(rows),
+                "errors": sum(row.outcome == "error" for row in rows),
                 "step": step.after - step.before if (step := self._step_at(config, place)) else math.nan,
                 **self._observed.corrected(rows, self.suite.count_errors),
             }
@@ -281,10 +281,6 @@ def _weighted_mean(values: Iterable[tuple[float, float]]) -> float:
 
 def _commit_record(commit: Commit) -> dict[str, object]:
     return {"commit": commit.sha, "subject": commit.subject, "committed_at": _date(commit)}
-
-
-def _count_broken(rows: Iterable[EvalRow]) -> int:
-    return sum(row.outcome == "error" for row in rows)
 
 
 def _date(commit: Commit) -> datetime:

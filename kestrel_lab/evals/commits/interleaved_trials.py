@@ -40,8 +40,6 @@ from kestrel_lab.runtime.services import Services
 
 AT_ONCE: Final = 8
 """Commits whose processes are kept alive at once."""
-_STARTING: Final = 4
-"""Commits that are checked out and started at the same time."""
 FIRST_OF_SEARCH: Final = MOST_EPOCHS + 1
 """The first epoch of trials made to search for a bad commit.
 
@@ -49,8 +47,6 @@ They are kept apart: those that made somebody search would favour what was seen 
 something could be decided would tilt an average.
 """
 
-_LINE: Final = 8_000_000
-"""Bytes of the longest message."""
 _WORKER_MODULES: Final = (
     "kestrel_lab.evals.execution.remote_trials",
     "kestrel_lab.evals.commits.worker",
@@ -59,8 +55,6 @@ _WORKER_MODULES: Final = (
 """The module that serves trials, by the names that it has in this version and in earlier ones, whose commits
 can be compared, too.
 """
-_GRACE: Final = 5.0
-"""Seconds a worker gets to end by itself."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -174,11 +168,10 @@ def suite_with_parts(
     if not isinstance(lab.options.get("model"), str | None) and any(
         not config.model for config in chosen.configs
     ):
-        msg = (
+        raise UsageError(
             "commits are compared in processes of their own, which cannot use a model object: give the "
             "suite's configurations a model's name"
         )
-        raise UsageError(msg)
     return Place(
         path=path, suite=chosen, repository=chosen.root, parts=parts, cassette=cassette, cassettes=cassettes
     )
@@ -229,7 +222,8 @@ async def run_interleaved(
     total = sum(len(work.asks) for work in works)
     count = EvalProgress(reporter, total, stored, notice="; ".join(gates_out_of_reach(place.suite))).count
 
-    def note(text: str) -> None:  # of preparations, which finish no trial
+    # Preparations are shown too, though they finish no trial.
+    def note(text: str) -> None:
         if reporter is not None:
             reporter(len(stored) + sum(len(work.made) for work in works), total, one_line(text, 200))
 
@@ -237,6 +231,7 @@ async def run_interleaved(
         await crew.begin([work for work in works if work.todo])
         epochs = sorted({ask.epoch for work in works for ask in work.todo})
         for turn, epoch in enumerate(epochs):
+            # A provider that slows down during an epoch must not always slow the same commit.
             for work in works if turn % 2 == 0 else reversed(works):
                 asks = [ask for ask in work.todo if ask.epoch == epoch]
                 try:
@@ -283,7 +278,8 @@ class WorkerPool:
         """Start the processes of the first of `works` at the same time; a failure to start is raised when the
         process is needed.
         """
-        starting = asyncio.Semaphore(_STARTING)
+        # Each start checks out a commit and loads the package: more at once only wait for the disk.
+        starting = asyncio.Semaphore(4)
 
         async def start(work: CommitTrials) -> None:
             async with starting:
@@ -298,6 +294,7 @@ class WorkerPool:
                 for work in new[: AT_ONCE - len(self._alive)]:
                     group.create_task(start(work), name=f"kestrel start {work.sha[:10]}")
         except BaseExceptionGroup as errors:
+            # A group of errors says little to a person: the gravest of them is raised.
             raise most_severe([errors]) from None
 
     async def make(
@@ -322,6 +319,7 @@ class WorkerPool:
             raise
 
     async def _process(self, work: CommitTrials) -> Worker:
+        # A start that failed is reported where the process is first needed; after that it is tried again.
         if work.sha in self._failed:
             raise self._failed.pop(work.sha)
         if work.sha in self._alive:
@@ -463,7 +461,7 @@ async def _worker(
             stderr=errors,
             # A group of its own, so that what the trials started ends with the worker.
             start_new_session=True,
-            limit=_LINE,
+            limit=8_000_000,
         )
         try:
             made = Worker(title=title, process=process, errors=errors)
@@ -474,7 +472,8 @@ async def _worker(
             # Shielded, because a second cancellation would leave the process behind.
             await asyncio.shield(_end_worker(process, 0))
             raise
-        await asyncio.shield(_end_worker(process, _GRACE))
+        # A worker that is asked to end still stores the trial that it has just ended.
+        await asyncio.shield(_end_worker(process, 5.0))
 
 
 async def _end_worker(process: Process, grace: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.commits.comparison import Comparison, Side
@@ -12,11 +12,9 @@ from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.git import Commit, first_parents
 from kestrel_lab.evals.reports.junit import case_groups
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
-
-_SAME: Final = ("scenario", "config", "suite")
-"""The parts of an identity that have to be equal: another task or configuration is no earlier try."""
 
 
 async def compare_with_last_green(
@@ -73,13 +71,11 @@ def _comparable(stored: Sequence[EvalRow], now: Sequence[EvalRow]) -> dict[str, 
     for row in stored:
         if row.epoch < FIRST_OF_SEARCH and asked.get((row.scenario, row.config)) == _parts(row):
             kept[row.git_sha, row.scenario, row.config, row.epoch] = row
-    found: dict[str, list[EvalRow]] = {}
-    for row in kept.values():
-        found.setdefault(row.git_sha, []).append(row)
-    return found
+    return group_values((row.git_sha, row) for row in kept.values())
 
 
 def _parts(row: EvalRow) -> list[Any]:
     identity = row.result.get("identity")
     parts = identity if isinstance(identity, dict) else {}
-    return [parts.get(part) for part in _SAME]
+    # Another task or configuration is no earlier try of the same.
+    return [parts.get(part) for part in ("scenario", "config", "suite")]

@@ -143,7 +143,8 @@ def _question(metric: str, margin: float, configs: int, others: int) -> Question
     if metric == PRIMARY:
         return Question(better="higher", margin=margin, relative=False, weight=_PRIMARY_SHARE / configs)
     share = (1 - _PRIMARY_SHARE) / others / configs
-    if metric.startswith(FOUND):  # what a scanner finds is something bad, and a share of runs
+    # What a scanner finds is something bad, and a share of runs.
+    if metric.startswith(FOUND):
         return Question(better="lower", margin=margin, relative=False, weight=share)
     return Question(
         better=METRICS[metric].better, margin=margin, relative=True, least=METRICS[metric].least, weight=share

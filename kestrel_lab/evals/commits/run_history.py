@@ -20,6 +20,7 @@ from kestrel_lab.evals.execution.runner import plan_trials
 from kestrel_lab.evals.git import commits_in, first_parents, sample_commits
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.options import HistoryOptions
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.corrected_rates import with_annotations
@@ -53,11 +54,10 @@ async def run_commits(
     ]
     await run_interleaved(lab, place, works, reporter, strict=False)
     if all(work.broken for work in works):
-        msg = (
+        raise UsageError(
             f"none of the {format_count(len(works), 'commit')} can be run; {works[-1].title}: "
             f"{_skip_reasons(works[-1]).removeprefix('cannot be run: ')}"
         )
-        raise UsageError(msg)
     found = [
         CommitRows(commit=c, rows=tuple(with_annotations(work.all_rows, lab.store)), why=_skip_reasons(work))
         for c, work in zip(chosen, works, strict=True)
@@ -166,9 +166,7 @@ def _comparable(
             else []
         ),
     )
-    rows: dict[str, list[EvalRow]] = {}
-    for row in kept.values():
-        rows.setdefault(row.git_sha, []).append(row)
+    rows = group_values((row.git_sha, row) for row in kept.values())
     return rows, notes
 
 

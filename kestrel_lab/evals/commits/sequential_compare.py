@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 LOOKS: Final = 6
 _OPEN_ROUNDS: Final = 200
 """Rounds after which a comparison without a maximum gives up."""
-_LEAST_PER_LOOK: Final = 5
-"""Scenarios that a look is of: fewer show nothing, and a look that cannot decide only spends error."""
 _BUDGET: Final = re.compile(
     r"(?:(?P<trials>\d+(?:_\d+)*)\s*trials?|\$?(?P<cost>\d+(?:\.\d+)?)\s*usd|(?P<open>open))",
     re.IGNORECASE | re.ASCII,
@@ -119,7 +117,8 @@ class Design:
             return [size * number for number in range(1, _OPEN_ROUNDS + 1)]
         epochs = self.epochs(suite, arms)
         most = size * epochs if self.trials is None else self.trials // arms
-        looks = max(1, min(self.looks, most // min(_LEAST_PER_LOOK, size)))
+        # Fewer than five scenarios show nothing, and a look that cannot decide only spends error.
+        looks = max(1, min(self.looks, most // min(5, size)))
         return sorted({round(most * number / looks) for number in range(1, looks + 1)})
 
     def detectable(self, suite: Suite) -> float:

@@ -21,15 +21,14 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import enough_labels, is_judged, sample_of
 from kestrel_lab.views.formatting import format_count
 
-if TYPE_CHECKING:  # loads pydantic
+# The suite's models load pydantic, which takes longer than the rest of this module.
+if TYPE_CHECKING:
     from kestrel_lab.evals.suite import CountErrors
 
 BY_LABELS: Final = "labels"
 """The test of a difference of corrected rates."""
 Sides = Sequence[Sequence[EvalRow]]
 """The trials of one configuration, at base and at head."""
-_BOUNDS: Final[tuple[tuple[float, float], ...]] = ((0.0, 1.0), (1.0, 0.0))
-"""How all that broke might have ended at base and at head, at worst."""
 
 
 def by_labels(
@@ -94,6 +93,7 @@ def unless_turned_over(
     """
     if mine.verdict == "inconclusive" or all(row.outcome != "error" for rows in sides for row in rows):
         return mine
+    # At worst all that broke failed at one side and passed at the other.
     bounds = [
         by_labels(
             compared(*(_passes(rows, fill) for rows, fill in zip(sides, fills, strict=True))),
@@ -101,7 +101,7 @@ def unless_turned_over(
             "fail",
             broken=fills,
         )
-        for fills in _BOUNDS
+        for fills in ((0.0, 1.0), (1.0, 0.0))
     ]
     others = [judge_all([*found[:place], one, *found[place + 1 :]], questions)[place] for one in bounds]
     if all(one.verdict == mine.verdict for one in others):

@@ -111,6 +111,7 @@ def _order(
     code = asks[0].git_sha if asks else ""
     folder = None if suite.cassette.folder is None else str(suite.cassette.folder)
     there = with_cassette(load_suite(suite.path), suite.cassette.mode, folder)
+    there = there.model_copy(update={"early_stopping": suite.early_stopping})
     known = set(configs) <= {config.name for config in there.configs}
     plan = (
         plan_trials(there.select(configs=configs, epochs=suite.epochs), code=code, git_sha=code)
@@ -127,6 +128,7 @@ def _order(
         **bench_order(lab, suite, suite.path, code),
         "cassette": suite.cassette.mode,
         "cassettes": folder,
+        "early_stopping": suite.early_stopping,
     }
 
 

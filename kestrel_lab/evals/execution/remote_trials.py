@@ -74,14 +74,17 @@ class TrialBench:
         """Open the suite and the session of an order from `bench_order`.
 
         The order may add `at`, beside which the suite finds what it names, `newer`, whether what is missing
-        there is looked for beside the file itself, and `cassette` and `cassettes`, which replace the suite's
-        own. The log is kept in `home`. Raises `UsageError` as `load_suite` and `prepare_suite` do.
+        there is looked for beside the file itself, and `cassette`, `cassettes` and `early_stopping`, which
+        replace the suite's own. The log is kept in `home`. Raises `UsageError` as `load_suite` and
+        `prepare_suite` do.
         """
         loaded = load_suite(order["suite"], at=order.get("at"))
         if order.get("newer"):
             loaded = loaded.model_copy(update={"otherwise": load_suite(order["suite"])})
         suite = with_cassette(loaded, order.get("cassette"), order.get("cassettes"))
         suite = suite.select(configs=order["configs"], epochs=1)
+        if (early := order.get("early_stopping")) is not None:
+            suite = suite.model_copy(update={"early_stopping": early})
         lab = Services(
             home,
             order["model"],

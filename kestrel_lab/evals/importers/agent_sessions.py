@@ -30,19 +30,19 @@ from kestrel_lab.evals.importers.imported_run import (
     unreadable_record,
 )
 
-_SNIFFED: Final = 40
-"""Lines in which a file has to show what it is: a session may begin with notes of the program."""
 _HEAD: Final = 4_096
 _HARNESS: Final = re.compile(r"\s*<([\w-]+)[ >].*</\1>\s*", re.DOTALL)
-"""Text in one element: how both programs mark what they, and not the user, tell the model."""
+"""Text in one element: both programs mark so what they send to the model, and not the user."""
 
 
 def session_format(path: Path) -> str:
     """Return `claude-code`, `codex` or `otel` for a file that begins as these do; empty for any other."""
     with path.open("rb") as file:
-        if path.suffix == ".json":  # one object, perhaps on many lines
+        # A `.json` file is one object, perhaps on many lines.
+        if path.suffix == ".json":
             return "otel" if b'"resourceSpans"' in file.read(_HEAD) else ""
-        for _, line in zip(range(_SNIFFED), file, strict=False):
+        # A session may begin with notes of the program, so that its first line says nothing.
+        for _, line in zip(range(40), file, strict=False):
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError):
@@ -105,8 +105,8 @@ class _Conversation:
                 calls=(*old.calls, *one.calls),
             )
 
-    def told(self, text: str, at: float | None, *, harness: bool) -> None:
-        """Append what the user said; what the program says before that is part of the system message."""
+    def add_user(self, text: str, at: float | None, *, harness: bool) -> None:
+        """Add a message of the user; one that the program sends before it is part of the system message."""
         if harness and not self.said:
             self.system.append(text)
         else:
@@ -195,6 +195,7 @@ def _take_claude(conversation: _Conversation, line: Mapping[str, Any]) -> None:
             if part["type"] == "tool_use"
         )
         usage = message.get("usage") or {}
+        # What came from the prompt cache and what was written to it are counted apart there.
         read = [usage.get(f"{kind}input_tokens") for kind in ("", "cache_read_", "cache_creation_")]
         tokens_in = sum(int(count or 0) for count in read) if usage else None
         tokens_out = int(usage.get("output_tokens") or 0) if usage else None
@@ -209,6 +210,7 @@ def _take_claude(conversation: _Conversation, line: Mapping[str, Any]) -> None:
             tokens_cached=int(usage.get("cache_read_input_tokens") or 0),
             model=str(message.get("model") or ""),
         )
+        # Claude Code writes one answer in several lines, which have the same id.
         known = str(message.get("id") or "")
         conversation.add(one, conversation.answers.get(known) if known else None)
         conversation.answers.setdefault(known, len(conversation.said) - 1)
@@ -224,7 +226,7 @@ def _take_claude(conversation: _Conversation, line: Mapping[str, Any]) -> None:
                     changed=_changed(line.get("toolUseResult")),
                 )
         if text:
-            conversation.told(
+            conversation.add_user(
                 text, at, harness=bool(line.get("isMeta")) or _HARNESS.fullmatch(text) is not None
             )
     conversation.lines.append(line.get("uuid"))
@@ -297,8 +299,8 @@ def read_codex(path: Path) -> Records:
                 facts |= {
                     key: payload[key] for key in ("id", "cwd", "cli_version", "git") if payload.get(key)
                 }
-                told = (payload.get("base_instructions") or {}).get("text") or payload.get("instructions")
-                conversation.system += [str(told)] if told else []
+                given = (payload.get("base_instructions") or {}).get("text") or payload.get("instructions")
+                conversation.system += [str(given)] if given else []
             elif line["type"] == "turn_context":
                 model = str(payload.get("model") or model)
             elif line["type"] == "response_item":
@@ -328,7 +330,7 @@ def _take_codex(conversation: _Conversation, item: Mapping[str, Any], at: float 
         if item["role"] in ("developer", "system"):
             conversation.system.append(text)
         else:
-            conversation.told(text, at, harness=_HARNESS.fullmatch(text) is not None)
+            conversation.add_user(text, at, harness=_HARNESS.fullmatch(text) is not None)
         return
     if kind.endswith("_output"):
         output = item.get("output")

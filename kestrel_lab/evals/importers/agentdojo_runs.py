@@ -44,7 +44,8 @@ def agentdojo_recording(value: dict[str, Any], source: str) -> Recording:
         lambda message: None if message["role"] == "system" else _read_message(message),
         source,
     )
-    if not said:  # what broke before the first answer has no messages
+    # What broke before the first answer has no messages.
+    if not said:
         said = [
             ImportedMessage(
                 role="user",
@@ -97,7 +98,8 @@ def _read_message(message: dict[str, Any]) -> ImportedMessage:
 
 def _text(message: dict[str, Any]) -> str:
     content = message.get("content")
-    if isinstance(content, list):  # newer versions write a list of blocks
+    # Newer versions write a list of blocks.
+    if isinstance(content, list):
         return "\n\n".join(str(part.get("content") or part.get("text") or "") for part in content)
     return str(content or "")
 

@@ -21,7 +21,6 @@ from kestrel_lab.evals.importers.imported_run import (
 )
 from kestrel_lab.evals.importers.message_shapes import plain_items, plain_message
 
-_ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 _BLOCKS: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking")
 
 
@@ -33,7 +32,8 @@ def is_chat(value: Any) -> bool:
 def _asked(request: dict[str, Any]) -> list[Any] | None:
     """Return the messages of a request; `None` where there are none."""
     held = next((request[key] for key in ("messages", "conversations", "contents") if key in request), None)
-    if held is None and isinstance(request.get("output"), list):  # of the Responses API
+    # The Responses API has its answer under `output`.
+    if held is None and isinstance(request.get("output"), list):
         given = request.get("input")
         held = [{"role": "user", "content": given}] if isinstance(given, str) else given
     return held if isinstance(held, list) else None
@@ -114,7 +114,14 @@ def is_message(value: Any) -> bool:
         found = plain_message(value)
     except UNREADABLE:
         return False
-    return found is not None and found["role"] in _ROLES
+    return found is not None and found["role"] in (
+        "system",
+        "developer",
+        "user",
+        "assistant",
+        "tool",
+        "function",
+    )
 
 
 def list_recording(parts: Sequence[tuple[str, Any]], source: str) -> Recording:

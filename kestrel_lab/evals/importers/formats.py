@@ -55,12 +55,8 @@ from kestrel_lab.evals.importers.tau_bench_runs import is_tau_bench, tau_bench_r
 
 ENDINGS: Final = (".eval", ".json", ".jsonl", ".ndjson", ".traj")
 """Of files that are looked for in folders."""
-_LINES: Final = (".jsonl", ".ndjson")
 _SNIFFED: Final = 40
 """Parts in which a list or a file of lines has to show what it is: some begin with notes of the program."""
-_EVENTS: Final = "events"
-"""The folder in which OpenHands keeps a session, one event a file."""
-_NUMBER: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,7 +204,8 @@ def files_in(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         if path.suffix not in ENDINGS or not path.is_file() or _is_of_trial(path):
             continue
-        if path.parent.name != _EVENTS or not path.name.startswith(("event-", *"0123456789")):
+        # OpenHands keeps a session as a folder `events`, one event a file.
+        if path.parent.name != "events" or not path.name.startswith(("event-", *"0123456789")):
             yield path
         elif path.parent not in seen:
             seen.add(path.parent)
@@ -224,7 +221,8 @@ def _is_of_trial(path: Path) -> bool:
 def read_file(path: Path) -> Records:
     """Yield the recordings in a file, or in a folder of events, and what cannot be read of it."""
     if path.is_dir():
-        files = sorted(path.glob("*.json"), key=lambda file: (int(_NUMBER.search(file.name)[0]), file.name))  # type: ignore[index]
+        # By number: event 10 comes after event 9.
+        files = sorted(path.glob("*.json"), key=lambda file: (int(re.sub(r"\D", "", file.name)), file.name))
         yield from _read_lines(path, ((shown_path(file), file.read_bytes()) for file in files))
         return
     for form in FORMATS:
@@ -232,7 +230,7 @@ def read_file(path: Path) -> Records:
             yield from form.read(path, shown_path(path), path)
             return
     with path.open("rb") as file:
-        if path.suffix in _LINES:
+        if path.suffix in (".jsonl", ".ndjson"):
             yield from _read_lines(
                 path, ((f"{shown_path(path)}:{number}", line) for number, line in enumerate(file, 1))
             )

@@ -205,6 +205,7 @@ def read_parts(
         except UNREADABLE as error:
             broken.append(Broken(place, f"left out: {_words(error)}"))
         else:
+            # Only now: a message that is left out has answered no call.
             calls = left
             said += found
     return said, tuple(broken)
@@ -251,8 +252,7 @@ _RECORDED_TEXTS: Final = (
     "config",
     "summary",
 )
-_LAST: Final = 253_402_300_800.0
-"""The end of the year 9999, with which calendars end."""
+# JSON's numbers are doubles: above it whole numbers are not exact.
 _MOST: Final = 1 << 53
 
 
@@ -282,8 +282,9 @@ def require_amounts(one: object, *names: str) -> None:
 
 def require_time(value: float | None) -> None:
     """Raise `ValueError` for what is no time in seconds since 1970; `None` is one that is not known."""
+    # Calendars end with the year 9999: a later time cannot be shown as a date.
     if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LAST
+        isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 253_402_300_800.0
     ):
         raise ValueError(f"its time is none of the calendar: {one_line(repr(value), 40)}")
 
@@ -332,12 +333,13 @@ def read_call(tool: Any, args: Any, known: Any) -> ImportedCall:
     return ImportedCall(tool=str(tool), args={} if problem else args, id=str(known or ""), problem=problem)
 
 
-_DIFF_FILE: Final = re.compile(r"^(?:\+\+\+ b/|--- a/)(\S.*)$", re.MULTILINE)
-
-
 def files_in_diff(diff: str) -> tuple[str, ...]:
     """Return the files that a unified diff of git changes."""
-    return tuple(dict.fromkeys(name.strip() for name in _DIFF_FILE.findall(diff)))
+    return tuple(
+        dict.fromkeys(
+            name.strip() for name in re.findall(r"^(?:\+\+\+ b/|--- a/)(\S.*)$", diff, re.MULTILINE)
+        )
+    )
 
 
 def declared_effects(tools: Iterable[Any]) -> dict[str, bool]:

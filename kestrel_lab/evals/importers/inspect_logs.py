@@ -62,7 +62,8 @@ def read_inspect(*paths: str | Path, passes: float = 1.0) -> pd.DataFrame:
 
     Raises `UsageError` with the file, and the part of it, for what is not a whole log.
     """
-    import pandas as pd  # takes half a second, and only frames need it
+    # pandas takes half a second to load, and only frames need it.
+    import pandas as pd
 
     rows = [row for path in paths for row in _rows(Path(path), passes)]
     scorers = list(dict.fromkeys(key for row in rows for key in row if key.startswith("score.")))
@@ -72,15 +73,14 @@ def read_inspect(*paths: str | Path, passes: float = 1.0) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*COLUMNS, *scorers]).astype({"passed": "boolean"})
 
 
-_EVAL: Final = re.compile(rb'"eval"\s*:\s*\{')
-
-
 def is_inspect(path: Path) -> bool:
     """Whether the file looks like a log of Inspect, by its first characters."""
     with path.open("rb") as file:
         head = file.read(4096)
     return head.startswith(b"PK\x03\x04") or (
-        head.lstrip()[:1] == b"{" and b'"version"' in head and _EVAL.search(head) is not None
+        head.lstrip()[:1] == b"{"
+        and b'"version"' in head
+        and re.search(rb'"eval"\s*:\s*\{', head) is not None
     )
 
 
@@ -96,11 +96,10 @@ def _rows(path: Path, passes: float) -> Iterator[dict[str, Any]]:
         try:
             yield sample_row(head["eval"], sample, passes)
         except UNREADABLE as error:
-            msg = (
+            raise UsageError(
                 f"{shown_path(path)}: {place} is not a sample of an Inspect log "
                 f"({type(error).__name__}: {one_line(str(error), 100)})"
-            )
-            raise UsageError(msg) from error
+            ) from error
         found += 1
     if not found:
         raise UsageError(f"{shown_path(path)}: it contains no samples")
@@ -145,11 +144,10 @@ def _read_json_log(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        msg = (
+        raise UsageError(
             f"{shown_path(path)}: not a log of Inspect: neither a zip file nor whole JSON "
             f"({one_line(str(error), 100)})"
-        )
-        raise UsageError(msg) from error
+        ) from error
 
 
 def _log_header(path: Path, head: Any) -> dict[str, Any]:
@@ -226,6 +224,7 @@ def _tokens(usage: dict[str, Any]) -> dict[str, float]:
     costs = [one["total_cost"] for one in usage.values() if one.get("total_cost") is not None]
     return {
         "token_usage": sum(totals),
+        # Inspect's total includes what the cache gave, and its `input_tokens` does not.
         "tokens_in": sum(totals) - sum(written),
         "tokens_out": sum(written),
         "cost_estimate": float(sum(costs)),
@@ -334,7 +333,8 @@ def _recording(about: dict[str, Any], sample: dict[str, Any], source: str, passe
         ),
         source,
     )
-    if not any(one.role == "user" for one in said):  # a sample that broke before anything was said
+    # The sample broke before anything was said.
+    if not any(one.role == "user" for one in said):
         asked = (
             _text(sample.get("input"), attached)
             or f"Sample {sample['id']} of {about['task']}; the log has no messages"

@@ -41,11 +41,7 @@ from kestrel_lab.views.html.table_view import TableView
 if TYPE_CHECKING:
     import pandas as pd
 
-_QUEUED: Final = 4_000
-"""Events that may wait for the disk, so that a file of any size takes little memory."""
-_PATIENCE_S: Final = 2.0
-"""Seconds after which progress is shown."""
-_TOLD: Final = 5
+_SHOWN: Final = 5
 """Broken records that are shown; all are in `Imported.broken`."""
 
 
@@ -120,11 +116,11 @@ class ImportResult(TableView):
     def lines(self) -> list[str]:
         """Return what to read beside the table: notes, and the first records that could not be read."""
         more = (
-            [f"and {len(self.broken) - _TOLD:,} more: .broken of what lab.evals.import_runs returns"]
-            if len(self.broken) > _TOLD
+            [f"and {len(self.broken) - _SHOWN:,} more: .broken of what lab.evals.import_runs returns"]
+            if len(self.broken) > _SHOWN
             else []
         )
-        return [*self.notes, *map(str, self.broken[:_TOLD]), *more]
+        return [*self.notes, *map(str, self.broken[:_SHOWN]), *more]
 
 
 async def import_runs(
@@ -142,22 +138,23 @@ async def import_runs(
     data: list[dict[str, Any]] = []
     done, began = 0, time.monotonic()
 
-    def tell() -> None:
-        if reporter is not None and time.monotonic() - began > _PATIENCE_S:
+    def report() -> None:
+        # A bar for an import that takes a moment would only flicker.
+        if reporter is not None and time.monotonic() - began > 2.0:
             reporter(done // 1024, sum(sizes) // 1024, f"KB · {format_count(len(work.runs), 'run')}")
 
     for path, size in zip(files, sizes, strict=True):
         try:
-            await work.read(path, data, tell)
+            await work.read(path, data, report)
         except OSError as error:
             work.broken.append(Broken(shown_path(path), f"cannot be read: {error.strerror or error}"))
         except UsageError as error:
             work.broken.append(Broken(shown_path(path), str(error).removeprefix(f"{shown_path(path)}: ")))
         done += size
-        tell()
+        report()
     lab.store.flush()
     if work.broken and not work.runs and not data:
-        raise UsageError("\n".join(map(str, work.broken[: 2 * _TOLD])))
+        raise UsageError("\n".join(map(str, work.broken[: 2 * _SHOWN])))
     return work.imported(data)
 
 
@@ -173,7 +170,7 @@ class _Import:
         self._goals: dict[tuple[str, str], str] = {}
         self._exclude: set[str] = set()
 
-    async def read(self, path: Path, data: list[dict[str, Any]], tell: Callable[[], None]) -> None:
+    async def read(self, path: Path, data: list[dict[str, Any]], report: Callable[[], None]) -> None:
         """Store the records of a file, and add rows of routing data to `data`; raises `UsageError` for a file
         of which nothing can be read.
         """
@@ -185,7 +182,8 @@ class _Import:
         for number, found in enumerate(_readable(path)):
             await self.take(found)
             if number % 50 == 49:
-                tell()
+                report()
+                # Lets a bar be drawn and an interrupt arrive during a long file.
                 await asyncio.sleep(0)
 
     async def take(self, found: Recording | Broken) -> None:
@@ -214,7 +212,8 @@ class _Import:
             self._unjudged += not found.summary
         else:
             await self._trial(found, row, events, scenario)
-        if self._lab.store.backlog > _QUEUED:
+        # Events wait for the disk in memory, and a file may hold any number of them.
+        if self._lab.store.backlog > 4_000:
             await asyncio.wrap_future(self._lab.store.on_disk())
 
     async def _trial(
@@ -235,7 +234,8 @@ class _Import:
         self._rows.setdefault(row.suite, {})[row.id] = row
         self._goals[row.suite, row.scenario] = found.goal
         if found.format == "inspect":
-            self._exclude.add(row.suite)  # as Inspect does
+            # Inspect leaves trials that broke out of its rates.
+            self._exclude.add(row.suite)
 
     def imported(self, data: list[dict[str, Any]]) -> ImportResult:
         """Return what was imported."""
@@ -298,11 +298,10 @@ def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
         else:
             raise UsageError(f"there is no file {str(path)!r}")
     if not found:
-        msg = (
+        raise UsageError(
             f"{', '.join(map(repr, map(str, named)))} is a folder: name the files in it, or a folder "
             f"of files that end in {', '.join(ENDINGS)}"
         )
-        raise UsageError(msg)
     return list(dict.fromkeys(found))
 
 
@@ -365,7 +364,7 @@ def _table_of(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:
 
 
 def _joined_headings(several: Sequence[Sequence[str]]) -> list[str]:
-    """Return the headings of several tables, each once, each behind the one that it stands behind there."""
+    """Return the headings of several tables, each once, each behind the one that it follows there."""
     joined: list[str] = []
     for headings in several:
         place = 0

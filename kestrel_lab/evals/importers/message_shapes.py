@@ -31,7 +31,8 @@ def plain_message(value: Any, role: str = "") -> dict[str, Any] | None:
     """
     if not isinstance(value, Mapping):
         return None
-    if isinstance(value.get("kwargs"), Mapping):  # an object of LangChain, serialised
+    # LangChain serialises an object with its `kwargs`.
+    if isinstance(value.get("kwargs"), Mapping):
         value = {"type": value["kwargs"].get("type") or value["id"][-1], **value["kwargs"]}
     elif isinstance(value.get("data"), Mapping) and "role" not in value:
         value = {"type": value.get("type"), **value["data"]}

@@ -31,6 +31,7 @@ from kestrel_lab.evals.importers.imported_run import (
     unreadable_record,
 )
 from kestrel_lab.evals.importers.trace_exports import TracedOperation, phoenix_span, read_phoenix
+from kestrel_lab.evals.stats.groups import group_values
 
 _MODEL_CALLS: Final = ("chat", "text_completion", "generate_content")
 _INFERENCE: Final = "openinference.span.kind"
@@ -80,10 +81,11 @@ def read_otel(path: Path) -> Records:
         )
         spans = [span for span in spans if _INFERENCE not in span.facts]
     known = {(span.trace, span.id): span for span in spans}
-    conversations: dict[tuple[str, str], list[_Span]] = {}
-    for span in sorted(spans, key=lambda span: span.began):
-        if span.kind in (*_MODEL_CALLS, "execute_tool"):
-            conversations.setdefault((span.trace, _agent_of(span, known)), []).append(span)
+    conversations = group_values(
+        ((span.trace, _agent_of(span, known)), span)
+        for span in sorted(spans, key=lambda span: span.began)
+        if span.kind in (*_MODEL_CALLS, "execute_tool")
+    )
     for (trace, agent), calls in conversations.items():
         place = f"{shown_path(path)} (trace {trace}{f', agent span {agent}' if agent else ''})"
         try:
@@ -190,7 +192,8 @@ def _recording(place: str, spans: Sequence[_Span], agent: _Span | None) -> Recor
     if not any(one.role == "user" for one in said):
         raise ValueError(_NO_CONTENT)
     answered = {one.call for one in said if one.role == "tool"}
-    for wanted in said[-1].calls:  # what no later model call was shown
+    # Results of the last calls are in no later model call.
+    for wanted in said[-1].calls:
         if (ran := tools.get(wanted.id)) is not None and wanted.id not in answered:
             said.append(_result(wanted.id, _text(ran.facts.get("gen_ai.tool.call.result")), ran))
     first, whole = chats[0], agent or chats[0]

@@ -31,7 +31,6 @@ COMMIT: Final = "imported"
 commit's name does.
 """
 _STEP: Final = "answer"
-_TOKENS: Final = ("token_usage", "tokens_in", "tokens_out")
 _CLOCKS: Final = ("wall_time", "working_time", "waiting_time", "queued_time", "backoff_time")
 
 
@@ -84,6 +83,7 @@ class _Conversion:
         return [(self._start, self._started(goal)), *self._events]
 
     def _put(self, event: e.Event, at: float | None = None) -> None:
+        # Events of a run are in the order of time; a recording's clock may have been set back.
         self._now = max(self._now, self._now if at is None else at)
         self._events.append((self._now, event))
 
@@ -130,12 +130,11 @@ class _Conversion:
             ours for ours, (theirs, _) in self._open.items() if not said.call or theirs in ("", said.call)
         ]
         if not fits:
-            msg = (
+            raise ValueError(
                 f"a tool answers the call {said.call!r}, which nobody made"
                 if said.call
                 else "a tool answers, and no call is open"
             )
-            raise ValueError(msg)
         self._result(fits[0], said.text, said.error, "failed", said)
 
     def _result(
@@ -256,9 +255,10 @@ def trial_of(recording: Recording, events: Sequence[tuple[float, e.Event]]) -> E
     run = recording.run_id
     metrics = measure_run(_records(run, events))
     if any(said.role == "assistant" and said.tokens_in is None for said in recording.messages):
-        for name in _TOKENS:
+        for name in ("token_usage", "tokens_in", "tokens_out"):
             metrics.pop(name)
     if all(said.at is None for said in recording.messages):
+        # Some recordings tell how long the whole took, and no other time.
         for name in _CLOCKS if recording.seconds is None else _CLOCKS[1:]:
             metrics.pop(name)
     metrics |= recording.metrics

@@ -31,7 +31,8 @@ def read_routing(path: str | Path) -> pd.DataFrame:
     become `cost_estimate`. Prompts marked as `contaminated` are left out, as there. Raises `UsageError` with
     file and line for anything else.
     """
-    import pandas as pd  # takes half a second, and only frames need it
+    # pandas takes half a second to load, and only frames need it.
+    import pandas as pd
 
     path = Path(path)
     if not path.is_file():

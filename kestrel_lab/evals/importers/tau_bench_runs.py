@@ -5,7 +5,7 @@ conversation and its reward.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from kestrel_lab.evals.importers.chat_logs import chat_messages
 from kestrel_lab.evals.importers.imported_run import (
@@ -13,10 +13,6 @@ from kestrel_lab.evals.importers.imported_run import (
     read_parts,
     record_digest,
 )
-
-_DOMAINS: Final = ("airline", "retail", "telecom")
-_PASSES: Final = 1.0
-"""The reward of a task that was done, as the benchmark counts it."""
 
 
 def is_tau_bench(value: Any) -> bool:
@@ -35,10 +31,11 @@ def tau_bench_recording(value: dict[str, Any], source: str, path: Path) -> Recor
         ((f"{source} traj[{number}]", one) for number, one in enumerate(value["traj"])),
         lambda message: chat_messages(message, system),
     )
-    domain = next((one for one in _DOMAINS if one in path.stem), "")
+    domain = next((one for one in ("airline", "retail", "telecom") if one in path.stem), "")
     model = path.stem.replace(f"-{domain}", "") if domain else path.stem
     reward, info = float(value["reward"]), value.get("info") or {}
-    passed = reward >= _PASSES
+    # The benchmark counts a task as done from a reward of 1 on.
+    passed = reward >= 1.0
     task = str(value["task_id"])
     trial = int(value.get("trial") or 0)
     return Recording(

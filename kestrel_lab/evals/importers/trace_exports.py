@@ -354,7 +354,8 @@ def _phoenix(one: Mapping[str, Any]) -> _Span | None:
         error=str(whole.get("status_message") or "failed") if whole.get("status_code") == "ERROR" else "",
     )
     output, kind = about.get("output") or {}, whole.get("span_kind")
-    if kind is None:  # as the SDK of OpenTelemetry prints it
+    # OpenTelemetry's SDK prints spans without the wrapping of OTLP.
+    if kind is None:
         kind = about["openinference"]["span"]["kind"]
     if kind == "TOOL":
         tool = about.get("tool") or {}

@@ -14,8 +14,6 @@ from kestrel_lab.core.sanitize import one_line, shown_path
 
 MAX_ENTRY: Final = 1 << 30
 """Bytes of an entry after it was unpacked: more is refused before any of it is."""
-_ZSTANDARD: Final = 93
-"""The number that the zip format has for it; `zipfile` knows it from Python 3.14 on."""
 _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
 _BROKEN: Final = (BadZipFile, OSError, EOFError, zlib.error, struct.error)
 
@@ -33,11 +31,10 @@ class ZipOfJson:
             entries = ZipFile(self._file).infolist()
         except _BROKEN as error:
             self._file.close()
-            msg = (
+            raise UsageError(
                 f"{shown_path(path)}: not a whole zip file ({one_line(str(error), 100)}): was it cut "
                 "off, or is it still being written?"
-            )
-            raise UsageError(msg) from error
+            ) from error
         self._entries = {
             entry.filename: entry for entry in entries
         }  # of two with one name the later one holds
@@ -82,7 +79,8 @@ def _decompress(method: int, packed: bytes, most: int) -> bytes:
         return packed[:most]
     if method == ZIP_DEFLATED:
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, most)
-    if method == _ZSTANDARD:
+    # The zip format's number for Zstandard, which `zipfile` knows from Python 3.14 on.
+    if method == 93:
         import zstandard
 
         try:

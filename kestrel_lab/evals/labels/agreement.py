@@ -15,6 +15,7 @@ from itertools import combinations
 from random import Random
 from typing import Final
 
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, proportion_interval
 
 _RESAMPLES: Final = 1_000
@@ -87,10 +88,9 @@ def _resampled(
     clusters: Mapping[str, str] | None,
     statistic: Callable[[Sequence[Mapping[str, Hashable]]], float],
 ) -> Interval:
-    groups: dict[str, list[Mapping[str, Hashable]]] = {}
-    for unit, given in ratings.items():
-        if len(given) > 1:
-            groups.setdefault((clusters or {}).get(unit, unit), []).append(given)
+    groups = group_values(
+        ((clusters or {}).get(unit, unit), given) for unit, given in ratings.items() if len(given) > 1
+    )
     units = [given for group in groups.values() for given in group]
     if not units:
         return NOTHING

@@ -23,8 +23,6 @@ from kestrel_lab.core.errors import UsageError
 
 EQUAL_SHARE: Final = 0.5
 """How much of the probabilities is the same for all trials; the rest goes by uncertainty."""
-REPEATED: Final = 0.1
-"""Share of the drawn trials that come back, to show how consistent a person is."""
 _APART: Final = 5
 """At least so many other trials lie between a trial and its return, where there are as many."""
 
@@ -89,7 +87,8 @@ def inclusion_probabilities(
 
 def with_repeats(drawn: Sequence[DrawnTrial], seed: int) -> list[DrawnTrial]:
     """Return the draw with a tenth of its trials a second time, some places later."""
-    number = round(len(drawn) * REPEATED) or int(len(drawn) > 3)
+    # A tenth comes back a second time, which shows how consistent a person is.
+    number = round(len(drawn) * 0.1) or int(len(drawn) > 3)
     # One of the last few would come back at once: the ones before them are chosen from where there are any.
     early = drawn[: max(1, len(drawn) - _APART)]
     again = sorted(early, key=lambda one: _chance(seed, "repeat", one.run))[:number]

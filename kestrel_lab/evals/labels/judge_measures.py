@@ -120,7 +120,12 @@ class JudgeReport(PartsView):
         found: list[Part] = []
         if self.judges:
             found += [Table(_RIGHT, [*map(_right, self.judges)]), "", "where it leans (points, 95 %)"]
-            found.append(Table(_LEANS, [row for one in self.judges for row in _leanings(one)]))
+            found.append(
+                Table(
+                    ("judge (prompt/rubric)", "measure", "value (95 %)", "trials"),
+                    [row for one in self.judges for row in _leanings(one)],
+                )
+            )
         if len(self.judges) > 1:
             found += ["", "agreement between judges (95 %)"]
             found.append(Table(("measure", "value (95 %)", "trials"), agreement_rows(self.between)))
@@ -161,7 +166,6 @@ _RIGHT = (
     "agreement (95 %)",
     "kappa (95 %)",
 )
-_LEANS = ("judge (prompt/rubric)", "measure", "value (95 %)", "trials")
 
 
 def judge_report(
@@ -282,7 +286,8 @@ def weighted_mean(
     found = _interval(mean, parts, clusters)
     if not share or math.isnan(found.low):
         return found
-    if found.se < 1e-12:  # all agree: no spread seen is no certainty
+    # All agree: no spread seen is no certainty.
+    if found.se < 1e-12:
         even = proportion_interval([round(mean)] * found.clusters)
         return Interval(mean=mean, low=even.low, high=even.high, clusters=found.clusters, n=found.n)
     low, high = max(0.0, found.low), min(1.0, found.high)

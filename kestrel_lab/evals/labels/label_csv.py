@@ -22,8 +22,6 @@ COLUMNS: Final = (
     *("probability", "drawn", "seed", "frame", "repeat", "at"),
 )
 _SKIP: Final = "skip"
-_LATEST: Final = 253402300800.0
-"""Seconds since 1970 at the end of the year 9999, behind which Python has no dates."""
 _FORMULA: Final = re.compile(r"[=+\-@\t\r']")
 """How a cell begins that a spreadsheet would compute (OWASP, CSV injection), or that is marked as text: it
 gets the mark for text, `'`, in front.
@@ -117,10 +115,6 @@ def _harmless(cell: str) -> str:
     return f"'{cell}" if _FORMULA.match(cell) else cell
 
 
-def _meant(cell: str) -> str:
-    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell, 1) else cell
-
-
 def _value(said: TrialLabelled) -> str:
     return _SKIP if said.value is None else str(said.value)
 
@@ -155,7 +149,11 @@ def _read(path: Path, suite: str) -> dict[int, _Row]:
 def _parsed(read: Mapping[str, str], suite: str) -> _Row:
     if None in read or None in read.values():
         raise ValueError("it has more or fewer cells than there are headings")
-    cells = {name: _meant(cell) for name, cell in read.items()}
+    # Exported cells that a spreadsheet would take for a formula have a quote before them.
+    cells = {
+        name: (cell[1:] if cell[:1] == "'" and _FORMULA.match(cell, 1) else cell)
+        for name, cell in read.items()
+    }
     values = {"1": 1, "0": 0, _SKIP: None}
     if cells["value"].strip() not in values:
         raise ValueError(f"value is 1, 0 or {_SKIP}, not {cells['value']!r}")
@@ -178,7 +176,8 @@ def _parsed(read: Mapping[str, str], suite: str) -> _Row:
     if (given := cells.get("rubric_hash")) and given != said.rubric_hash:
         raise ValueError(f"the hash {given} is not that of the rubric beside it, {said.rubric_hash}")
     at = float(cells["at"]) if cells.get("at") else None
-    if at is not None and not 0 <= at < _LATEST:
+    # Python has no dates after the year 9999.
+    if at is not None and not 0 <= at < 253402300800.0:
         raise ValueError(f"at is a time in seconds since 1970, not {cells['at']!r}")
     return cells["run"], said, at
 

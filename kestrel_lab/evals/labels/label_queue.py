@@ -265,13 +265,9 @@ def transcript_steps(records: Sequence[Record], but: str = "") -> list[Transcrip
     return found
 
 
-def runs_of(rows: Sequence[EvalRow]) -> list[str]:
-    """Return the runs of the trials that came to an end; those that broke say nothing of the answer."""
-    return [row.run for row in rows if row.outcome != "error"]
-
-
 def _runs_in_log(store: SessionStore, rows: Sequence[EvalRow]) -> list[str]:
-    asked = runs_of(rows)
+    # A trial that broke says nothing of the answer.
+    asked = [row.run for row in rows if row.outcome != "error"]
     sql = "SELECT id FROM runs WHERE id IN (SELECT value FROM json_each(?))"
     known = {str(run) for (run,) in store.query(sql, (dumps(asked),))}
     if not rows:

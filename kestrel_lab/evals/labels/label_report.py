@@ -67,9 +67,16 @@ class LabelReport(PartsView):
 
     def parts(self) -> Iterable[Part]:
         """Return the numbers by person, the agreement, and what is left out."""
-        found: list[Part] = [f"rubric: {one_line(self.rubric, 300)}", Table(_PERSON, [*self._people()])]
+        found: list[Part] = [
+            f"rubric: {one_line(self.rubric, 300)}",
+            Table(("who", "labels", "rubric met", "skipped", "same label again"), [*self._people()]),
+        ]
         if len({label.said.who for label in self.labels}) > 1:
-            found += ["", "agreement between people (95 %)", Table(_MEASURE, agreement_rows(self.between()))]
+            found += [
+                "",
+                "agreement between people (95 %)",
+                Table(("measure", "value (95 %)", "trials"), agreement_rows(self.between())),
+            ]
         if self.older:
             found.append(
                 f"{format_count(len(self.older), 'label')} by earlier versions of the rubric: marked, and "
@@ -103,10 +110,6 @@ class LabelReport(PartsView):
                 str(len(values) - len(given) or ""),
                 f"{own.text('{:.0%}'.format, '–')} of {own.n}" if own.n else "none came back yet",
             )
-
-
-_PERSON = ("who", "labels", "rubric met", "skipped", "same label again")
-_MEASURE = ("measure", "value (95 %)", "trials")
 
 
 def label_report(store: SessionStore, suite: str, clusters: Mapping[str, str] | None = None) -> LabelReport:

@@ -14,6 +14,7 @@ from typing import Final
 from kestrel_lab.checks.llm_judge import clean_rubric, hash_rubric
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.events.union import LabelUndone, RubricEdited, TrialJudged, TrialLabelled, decode_event
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.eventlog.store import SessionStore
 
 # The words of the index `labels_and_verdicts`, without which SQLite reads the whole log.
@@ -85,7 +86,8 @@ def record_label(store: SessionStore, run: str, said: TrialLabelled, *, at: floa
     Raises `UsageError` as `check_label` does, and for a run that is not in the log.
     """
     kept = check_label(said)
-    store.run(run)  # raises with the nearest id, or when it was removed
+    # It raises with the nearest id, or when the run was removed.
+    store.run(run)
     made = store.decide(run, kept, at=at)
     [given_at] = store.query("SELECT at FROM events WHERE run_id = ? AND eid = ?", (run, made))[0]
     return Label(run=run, id=made, at=given_at, said=kept)
@@ -150,10 +152,9 @@ def labels_of(
 
 def combine_labels(labels: Iterable[Label]) -> dict[str, TrialLabel]:
     """Return one value per trial of labels by one rubric, with comparable probabilities."""
-    by_run: dict[str, list[Label]] = {}
-    for label in labels:
-        if label.said.value is not None and not label.said.repeat:
-            by_run.setdefault(label.run, []).append(label)
+    by_run = group_values(
+        (label.run, label) for label in labels if label.said.value is not None and not label.said.repeat
+    )
     # A trial that a draw of 50 takes with probability p is among the first k of it with p * k / 50, since its
     # order is random. So draws that somebody ended early, and those that asked for more later, agree. Draws
     # from other trials, those of another commit perhaps, say nothing of these.
@@ -176,7 +177,8 @@ def combine_labels(labels: Iterable[Label]) -> dict[str, TrialLabel]:
 
 def _probability(label: Label, drawn: Mapping[str, Collection[str]]) -> float:
     if not label.said.drawn:
-        return 1.0  # somebody chose it
+        # A trial that somebody chose was certain to be labelled.
+        return 1.0
     return label.said.probability * len(drawn[label.said.frame]) / label.said.drawn
 
 

@@ -23,9 +23,6 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.formatting import format_count
 
-_AT_ONCE = 4
-"""Calls of a judge at once."""
-
 
 class JudgeVersion(NamedTuple):
     """What makes a judge another one."""
@@ -134,7 +131,8 @@ async def judge_trials(
     work = _Work(store, suite, clean_rubric(how.rubric), at_least, stored_verdicts(store, suite, rows))
     turns = [*((number, False) for number in range(how.rounds)), *([(0, True)] if how.swap else [])]
     calls = [(grader, row, turn) for grader in graders for turn in turns for row in usable]
-    gate = asyncio.Semaphore(_AT_ONCE)
+    # Providers refuse a judge that asks about all trials at once.
+    gate = asyncio.Semaphore(4)
 
     async def ask(grader: Model, row: EvalRow, turn: tuple[int, bool]) -> None:
         async with gate:

@@ -22,8 +22,6 @@ from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT
 
 OWNER: Final = "kestrel"
 """The key under which cells say in their metadata which run and call they are of."""
-_RESET: Final = "%reset -f"
-_TICKS: Final = re.compile(r"`{3,}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -138,7 +136,7 @@ class _Cells:
         """Say that another kernel begins; off the notebook it began without any variables."""
         self.markdown("Another kernel begins here: the variables of the cells above were gone.")
         if not live:
-            self._code(_RESET, [], {OWNER: {"reset": True}})
+            self._code("%reset -f", [], {OWNER: {"reset": True}})
 
     def answer(self, turn: Turn, numbered: Sequence[tuple[int, CodeCall]]) -> None:
         """Add the answer of a turn with the cells that its numbers came from."""
@@ -207,5 +205,5 @@ def _note(run_id: str, turns: Sequence[Turn], needs: Sequence[str]) -> str:
 def _as_text(text: str) -> str:
     """Return foreign text as a block of code, which nothing in it can end."""
     shown = sanitize_text(text)
-    fence = "`" * max(3, *(len(ticks) + 1 for ticks in _TICKS.findall(shown)), 3)
+    fence = "`" * max(3, *(len(ticks) + 1 for ticks in re.findall(r"`{3,}", shown)), 3)
     return f"{fence}text\n{shown}\n{fence}"

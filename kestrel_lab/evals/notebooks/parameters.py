@@ -55,7 +55,8 @@ def inject_parameters(notebook: Any, parameters: Mapping[str, Json], name: str) 
 
     Raises `UsageError` when there is no such cell, or it does not assign a name that is given.
     """
-    from nbformat.v4 import new_code_cell  # jsonschema comes with it
+    # nbformat loads jsonschema.
+    from nbformat.v4 import new_code_cell
 
     source = parameter_source(parameters)
     places = [
@@ -77,7 +78,8 @@ def inject_parameters(notebook: Any, parameters: Mapping[str, Json], name: str) 
     at = kept.index(notebook.cells[place]) + 1
     cell: Any = new_code_cell(source, metadata={"tags": [INJECTED]})  # type: ignore[no-untyped-call,unused-ignore]
     if notebook.nbformat_minor < 5:
-        cell.pop("id", None)  # cells have none before format 4.5
+        # Cells have none before format 4.5.
+        cell.pop("id", None)
     notebook.cells = [*kept[:at], cell, *kept[at:]]
 
 

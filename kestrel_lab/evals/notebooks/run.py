@@ -27,13 +27,8 @@ from kestrel_lab.views.html.elements import headline_html, table_html
 
 CELL_TIMEOUT_S: Final = 120.0
 """Seconds that one cell may take where nothing else is said."""
-STARTUP_TIMEOUT_S: Final = 60
-_SOCKET_PATH_BYTES: Final = 103
-"""The longest path of a Unix socket on macOS; Linux takes 107."""
 _LAST_WORDS: Final = 400
 """Characters that an error shows of what a dead kernel wrote to its terminal."""
-_SKIP: Final = "skip-execution"
-"""The tag of cells that nbclient leaves alone."""
 _HEADINGS: Final = ("cell", "outcome", "seconds", "error")
 
 
@@ -195,7 +190,9 @@ class _Execution:
         self.cells = [
             cell
             for cell in notebook.cells
-            if cell.cell_type == "code" and cell.source.strip() and _SKIP not in cell.metadata.get("tags", [])
+            if cell.cell_type == "code"
+            and cell.source.strip()
+            and "skip-execution" not in cell.metadata.get("tags", [])
         ]
         self.task = cast("asyncio.Task[Any]", asyncio.current_task())
         self.stopped = False
@@ -225,10 +222,11 @@ class _Execution:
                 )
                 # With a cell under way it is what became of that cell; without one the kernel never came up.
                 if not self.begun:
-                    msg = self._with_last_words(
-                        f"{self.source}: the kernel did not start: {type(error).__name__}: {error}"
-                    )
-                    raise UsageError(msg) from error
+                    raise UsageError(
+                        self._with_last_words(
+                            f"{self.source}: the kernel did not start: {type(error).__name__}: {error}"
+                        )
+                    ) from error
                 failure = error
             finally:
                 self._write()
@@ -248,14 +246,15 @@ class _Execution:
         return NotebookClient(
             self.notebook,
             timeout=math.ceil(self.timeout),
-            startup_timeout=STARTUP_TIMEOUT_S,
+            startup_timeout=60,
             kernel_name="python3",
             store_widget_state=False,
             record_timing=False,
             config=Config({"KernelManager": _transport(sockets)}),
             # what a program prints comes in pieces, which a code host would show apart
             coalesce_streams=True,
-            extra_arguments=["--IPKernelApp.log_level=40"],  # a warning about encryption on this very machine
+            # The kernel would warn of unencrypted sockets, which stay on this machine.
+            extra_arguments=["--IPKernelApp.log_level=40"],
             resources={"metadata": {"path": str(self.cwd)}},
             on_notebook_start=self._listen,
             on_cell_execute=self._begin,
@@ -278,7 +277,8 @@ class _Execution:
             try:
                 loop.add_signal_handler(number, stop)
             except (RuntimeError, NotImplementedError):
-                return  # not the main thread, or no signals on this system
+                # This is not the main thread, or the system has no signals.
+                return
 
     def _raise_if_stopped(self) -> None:
         """Raise what nbclient takes for a dead kernel as what it was."""
@@ -351,7 +351,8 @@ def _transport(folder: Path) -> dict[str, str]:
     another protocol.
     """
     path = folder / "kernel"
-    if os.name == "posix" and len(os.fsencode(f"{path}-5")) <= _SOCKET_PATH_BYTES:
+    # The path of a Unix socket has at most 103 bytes on macOS and 107 on Linux.
+    if os.name == "posix" and len(os.fsencode(f"{path}-5")) <= 103:
         return {"transport": "ipc", "ip": str(path)}
     return {"transport": "tcp"}
 

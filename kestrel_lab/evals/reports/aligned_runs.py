@@ -125,7 +125,8 @@ def align_runs(store: SessionStore, runs: Sequence[str]) -> AlignedRuns:
     if len(set(runs)) < len(runs):
         raise UsageError(f"a run is aligned with others, not with itself: {', '.join(runs)}")
     for run in runs:
-        store.run(run)  # raises with the nearest id, or when it was removed
+        # It raises with the nearest id, or when the run was removed.
+        store.run(run)
     read = tuple(transcript_of(run, store.records(run)) for run in runs)
     trials = tuple(next(reversed(trials_of_run(store, run)), None) for run in runs)
     return AlignedRuns(runs=read, trials=trials, alignment=align_transcripts(read))

@@ -29,7 +29,6 @@ EXAMPLES: Final = 3
 _SHOWN: Final = 20
 """Clusters that are shown."""
 _WORDS: Final = 4
-_WHY: Final = 90
 HEADINGS: Final = (
     "cluster",
     "failures",
@@ -96,7 +95,7 @@ class ClusterReport(PartsView):
                 one.name,
                 str(len(one.members)),
                 self._counts(one),
-                one_line(self.rows[one.members[0]].why, _WHY),
+                one_line(self.rows[one.members[0]].why, 90),
                 self.sentences.get(one.name) or ", ".join(list(one.words)[:_WORDS]),
                 " ".join(one.members[:EXAMPLES]),
             )
@@ -154,6 +153,7 @@ async def cluster_report(
             sentence=sentence,
             model=by,
         )
+        # Nothing is logged where nothing changed, however often the report is asked for.
         if said != before and len(one.members) > 1:
             await asyncio.to_thread(store.decide, one.members[0], said)
     return ClusterReport(

@@ -58,7 +58,6 @@ EXIT_CODES: Final[dict[GateVerdict, int]] = {
 HEADINGS: Final = ("gate", "configuration", "value (95 %)", "trials", "verdict", "why")
 # A replay that lacks a recording did not try what the others try, so it says nothing of any bound.
 _BY_WEIGHT: Final[tuple[GateVerdict, ...]] = ("unrecorded", "regression", "broken", "inconclusive")
-_ONE_OF: Final = "violated by itself, but as one of {} gates that may be by chance"
 # What is undecided ends with exit code 2; as a skipped case a server would show it in green.
 _OUTCOMES: Final[dict[GateVerdict, Outcome]] = {
     "ok": "passed",
@@ -216,7 +215,7 @@ def decide_gates(suite: Suite, rows: Iterable[EvalRow], *, alpha: float = ALPHA)
     """
     rows = tuple(rows)
     asked = gate_trials(suite, rows)
-    perhaps = _ONE_OF.format(len(asked))
+    perhaps = f"violated by itself, but as one of {len(asked)} gates that may be by chance"
     decided = (
         replace(made, verdict="inconclusive", why=perhaps)
         if made.verdict == "regression" and not sure
@@ -254,6 +253,7 @@ def can_hold(
     """
     if gate.metric != SUCCESS:
         return True
+    # The best that can happen to a lower bound is a pass, to an upper bound a failure.
     best = float(gate.at_least is not None)
     to_come = [{"scenario": name, "weight": weight, "success": best} for name, weight in more]
     return _judge(gate, success_interval([*records, *to_come], alpha=alpha)) == "ok"
@@ -337,6 +337,7 @@ def decide_change(
                 why = d.note or (undecided_change(d, margin) if metric == SUCCESS else detectable)
             elif d.test in BY_CONSTRUCTION:
                 why = f"no difference is possible: {d.test} on both sides"
+            # Where nothing ran, a difference of nothing says nothing.
             if not d.scenarios or all(record["outcome"] == "error" for record in mine):
                 verdict, why = "broken", _first_reason(mine)
             found.append(
@@ -457,6 +458,7 @@ def _interval(gate: Gate, records: list[dict[str, Any]], alpha: float = ALPHA) -
         if enough_labels(sample):
             return corrected_rate(sample, alpha=alpha).interval
         return success_interval(records, alpha=alpha)
+    # A trial that broke early is cheap and quick, which is no merit.
     values = [(r, r.get(gate.metric, math.nan)) for r in records if r["outcome"] != "error"]
     kept = [(r, value) for r, value in values if not math.isnan(value)]
     clusters = group_by_cluster(

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
-from xml.etree import ElementTree as ET  # only written here, never parsed
+
+# XML is only written here, never parsed, so no attack by entities is possible.
+from xml.etree import ElementTree as ET
 
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.gate_bounds import SUCCESS, format_lower_bound
@@ -18,7 +20,8 @@ from kestrel_lab.evals.summaries.result_table import label_kind, trial_record
 from kestrel_lab.evals.summaries.streaming_summary import MEANS
 from kestrel_lab.views.formatting import format_count
 
-if TYPE_CHECKING:  # loads pydantic
+# The suite's models load pydantic, which takes longer than the rest of this module.
+if TYPE_CHECKING:
     from kestrel_lab.evals.suite import Suite
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
@@ -164,6 +167,7 @@ def _scenario_case(suite: Suite, scenario: str, records: Sequence[dict[str, Any]
         **{name: math.fsum(record[name] for record in records) / len(records) for name in MEANS},
     }
     if any(record["unpriced_calls"] > 0 for record in records):
+        # Without the calls of unknown price the sum is only a lower bound.
         cost = cast("float", properties["cost_estimate"])
         properties["cost_estimate"] = format_lower_bound(f"{cost:.6g}" if cost else "")
     case = Case(

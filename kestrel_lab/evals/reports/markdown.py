@@ -36,12 +36,11 @@ _NAMED: Final = 5
 _NAME: Final = 60
 _NO_COST: Final = frozenset({"0", "–", "unknown"})
 _SIGNS: Final = re.compile(r"[\\`*_{}\[\]<>#|&@~!$]|(?<=:)/(?=/)|^[-+]|(?<=\d)\.(?=\s)")
-_LOOK_ALIKES: Final = str.maketrans({"`": "ˋ", "|": "¦"})
 
 
 def code_span(text: object, limit: int = 120) -> str:
     """Return foreign text on one line as a code span; a dash for none."""
-    line = one_line(str(text), limit).translate(_LOOK_ALIKES)
+    line = one_line(str(text), limit).replace("`", "ˋ").replace("|", "¦")
     return f"`{line}`" if line else "–"
 
 
@@ -66,6 +65,7 @@ def markdown_link(text: str, address: str) -> str:
     try:
         scheme = urlsplit(address).scheme
     except ValueError:
+        # `urlsplit` raises for brackets that hold no address.
         scheme = "none"
     if scheme not in ("", "http", "https"):
         raise UsageError(

@@ -31,7 +31,8 @@ from kestrel_lab.views.html.markdown import markdown_nodes
 from kestrel_lab.views.rows import CallRow, NoticeRow, Row, TextRow
 from kestrel_lab.views.run_view import view_of
 
-if TYPE_CHECKING:  # loads pydantic
+# The suite's models load pydantic, which takes longer than the rest of this module.
+if TYPE_CHECKING:
     from kestrel_lab.evals.suite import CountErrors, Scenario
 
 TEXT_CHARS: Final = 60_000
@@ -40,11 +41,8 @@ TRANSCRIPT_CHARS: Final = 400_000
 """Of one transcript; of a longer one the beginning and the end are kept."""
 _GOAL: Final = 300
 """Characters of a goal that the filter searches; the whole is in the trial."""
-_REASON: Final = 240
 _MARKUP: Final = re.compile(r"[*_`#|<>\[\]]|^\s*(?:[-+]|\d+\.) ", re.MULTILINE)
 """What Markdown makes something of; other texts are shown as they are."""
-_MOST_CAUSES: Final = 6
-"""Causes that the page names above its matrix."""
 OUTCOMES: Final = ("pass", "fail", "error")
 
 
@@ -99,7 +97,7 @@ class Trials:
             "notes": [],
             "not_passed": sum(row.outcome != "pass" for row in asked),
             "why_of": f" of {sanitize_text(', '.join(sorted(heads)))}" if heads else "",
-            "why": [[sanitize_text(cause), count] for cause, count in counted[:_MOST_CAUSES]],
+            "why": [[sanitize_text(cause), count] for cause, count in counted[:6]],
             "summary": shown_table(summary_table(summaries)),
             "plots": [
                 rate_plot([*columns, *_corrected(summaries)]),
@@ -199,7 +197,7 @@ class _Said:
         self.causes: dict[str, int] = {}
 
     def trial(self, row: EvalRow) -> list[Json]:
-        reason = one_line(row.reason, _REASON)
+        reason = one_line(row.reason, 240)
         return [
             self.scenarios[row.scenario],
             self.columns[row.config],
@@ -213,6 +211,7 @@ class _Said:
 
 def _interval(mean: float, low: float, high: float, n: int) -> dict[str, Json]:
     """Return a rate as the page takes it, in numbers and in words; of few trials without an interval."""
+    # The interval of very few trials is as wide as the plot.
     enough = n >= FEWEST and not math.isnan(low)
     return {
         "mean": None if math.isnan(mean) else round(mean, 6),

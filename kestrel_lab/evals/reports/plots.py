@@ -134,7 +134,8 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "f
         aside = 0.0 if named else (number - (len(configs) - 1) / 2) * 0.8 / len(configs)
         places = [families.index(str(record["family"])) + aside for record in mine]
         values = [Interval(mean=r[metric], low=r[f"{metric}_low"], high=r[f"{metric}_high"]) for r in mine]
-        mark = "osD^v"[number // 10 % 5]  # there are ten colours
+        # There are ten colours.
+        mark = "osD^v"[number // 10 % 5]
         _bars(
             axes,
             places,
@@ -177,6 +178,7 @@ def _bars(
         (place, value) for place, value in zip(places, values, strict=True) if not math.isnan(value.mean)
     ]
     at, means = [place for place, _ in known], [value.mean for _, value in known]
+    # Matplotlib refuses error bars of negative length, which rounding can make.
     below = [0.0 if math.isnan(value.low) else max(0.0, value.mean - value.low) for _, value in known]
     above = [0.0 if math.isnan(value.high) else max(0.0, value.high - value.mean) for _, value in known]
     if upright:
@@ -321,6 +323,7 @@ def _scatter(axes: Axes, summaries: Sequence[dict[str, Any]], metric: str, title
         axes.scatter([x], [y], s=50, edgecolors="C0", facecolors="C0" if (x, y) in front else "none")
     axes.plot([x for x, _ in front], [y for _, y in front], color="C0", alpha=0.4, zorder=0)
     axes.set_ylim(-0.05, 1.1)
+    # An axis from 0 to 0 cannot be drawn.
     axes.set_xlim(0, 1.15 * max((x for x, _ in points), default=0) or 1)
     axes.locator_params(axis="x", nbins=5)
     axes.set_title(title, fontsize=10)
@@ -330,9 +333,6 @@ def _scatter(axes: Axes, summaries: Sequence[dict[str, Any]], metric: str, title
 
 
 # The plot of a metric over commits.
-
-_LABELS = 40
-"""Commits that are named below the plot, evenly chosen; those at which something steps always are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -375,8 +375,9 @@ def history_figure(
     axes.set_title(escape_mathtext(title))
     axes.set_ylabel(f"{metric.title}, 95 % interval")
     axes.set_xlabel("commit, oldest first")
+    # More names than these lie over each other; commits at which something steps are always named.
     every, last, stepped = (
-        max(1, math.ceil(len(commits) / _LABELS)),
+        max(1, math.ceil(len(commits) / 40)),
         len(commits) - 1,
         {mark.at for line in lines for mark in line.marks},
     )

@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 _TRIAL: Final = ("scenario", "config", "epoch", "outcome", "run")
 _FOUND: Final = ("text", "value", "events")
-_FINDINGS: Final = ("scanner", *_TRIAL, *_FOUND, "version")
-_RATES: Final = ("scanner", "configuration", "found (95 %)", "of them passed", "runs")
-_EXAMPLES: Final = 3
-"""Findings of each scanner that are shown, of different runs; the frame has all."""
 _TEXT: Final = 160
 _FAILED: Final = 3
 
@@ -67,7 +63,7 @@ class ScanReport(PartsView):
         """One row per finding: `scanner`, the trial, a sentence `text`, `value`, ids of `events`, `run`,
         `version` of the scanner. A scanner that came to no end has a row without a value that says why.
         """
-        return unit_frame([*self._findings()], columns=list(_FINDINGS))
+        return unit_frame([*self._findings()], columns=["scanner", *_TRIAL, *_FOUND, "version"])
 
     @property
     def rates(self) -> pd.DataFrame:
@@ -91,7 +87,12 @@ class ScanReport(PartsView):
             ]
             for one in rates
         ]
-        return with_corrected(_RATES, cells, rates, after="found (95 %)")
+        return with_corrected(
+            ("scanner", "configuration", "found (95 %)", "of them passed", "runs"),
+            cells,
+            rates,
+            after="found (95 %)",
+        )
 
     def parts(self) -> Iterable[Part]:
         """Return rates, examples, and what could not be scanned."""
@@ -107,7 +108,7 @@ class ScanReport(PartsView):
         runs: dict[str, set[str]] = {}
         for one in self._findings():
             seen = runs.setdefault(one["scanner"], set())
-            if one["value"] is not None and one["run"] not in seen and len(seen) < _EXAMPLES:
+            if one["value"] is not None and one["run"] not in seen and len(seen) < 3:
                 seen.add(one["run"])
                 yield one["scanner"], one_line(one["text"], _TEXT), one["run"]
 
@@ -225,7 +226,8 @@ async def scan_for_gates(store: SessionStore, suite: Suite, rows: Sequence[EvalR
     """Scan the runs of trials by the shipped scanners that gates of their suite are about."""
     gated = dict.fromkeys(gate.metric.removeprefix(PREFIX) for gate in suite.gates)
     if wanted := [SHIPPED[name] for name in gated if name in SHIPPED]:
-        store.flush()  # a run is read as it is on disk
+        # A run is read as it is on disk.
+        store.flush()
         await scan_runs(store, [row.run for row in rows], wanted)
 
 

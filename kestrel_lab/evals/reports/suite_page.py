@@ -25,20 +25,17 @@ from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, Missed
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.html.elements import safe_markup, template_environment
 
-if TYPE_CHECKING:  # loads pydantic
+# The suite's models load pydantic, which takes longer than the rest of this module.
+if TYPE_CHECKING:
     from kestrel_lab.evals.suite import Suite
 
 WEB: Final = Path(__file__).parent / "web"
 PAGE_BYTES: Final = 20_000_000
 """Of a page in one file; the details of the trials of a larger one lie in a folder beside it."""
-_BLOCK_CHARS: Final = 500_000
-"""Of the details that are unpacked together."""
 _FOLDER: Final = "_trials"
 """Ends the name of the folder."""
 
 
-_ENOUGH_FAILURES: Final = 6
-"""Below it the matrix says all that clusters could."""
 _MISSED: Final = 100
 """Items that were not found and are listed."""
 
@@ -99,8 +96,10 @@ def _read_tables(suite: str, rows: Sequence[EvalRow], store: SessionStore) -> It
         table = ScanReport(what=suite, rows=rows, scans=scans, names=names).table()
         if table[1]:
             yield ["What scanners found", shown_table(table)]
-    if sum(row.outcome != "pass" for row in rows) >= _ENOUGH_FAILURES:
-        with suppress(UsageError):  # the runs are in no log that is at hand
+    # With fewer failures the matrix says all that clusters could.
+    if sum(row.outcome != "pass" for row in rows) >= 6:
+        # The runs are in no log that is at hand.
+        with suppress(UsageError):
             groups = group_failures(store, suite, rows)[1]
             if any(len(one.members) > 1 for one in groups.clusters):
                 yield ["Failures that are alike: kestrel eval clusters", shown_table(groups.table())]
@@ -119,8 +118,10 @@ def write_page(path: str | Path, trials: Trials, index: dict[str, Any], *, most:
     """
     target = Path(path)
     folder = target.parent / f"{target.stem}{_FOLDER}"
+    # Only a folder that holds nothing but blocks of a page is removed.
     if folder.is_dir() and all(re.fullmatch(r"\d+\.js", one.name) for one in folder.iterdir()):
-        shutil.rmtree(folder)  # of the page that this one replaces
+        # The folder belongs to the page that this one replaces.
+        shutil.rmtree(folder)
     blocks: list[str] = []
     files = size = 0
     for packed in _blocks(map(trials.detail, trials.rows), sizes := list[int]()):
@@ -167,7 +168,8 @@ def _blocks(details: Iterable[dict[str, Any]], sizes: list[int]) -> Iterator[str
     for detail in details:
         held.append(detail)
         chars += len(dumps(detail))
-        if chars >= _BLOCK_CHARS:
+        # Small enough to unpack while a person waits, large enough that alike details compress together.
+        if chars >= 500_000:
             sizes.append(len(held))
             yield packed_json(held)
             held, chars = [], 0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 from kestrel_lab.core.errors import CheckError, StoreError, error_boundary
 from kestrel_lab.core.events.labels import BLAME
@@ -19,12 +19,6 @@ from kestrel_lab.evals.scanners.scanner import PREFIX, Finding, Looks
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.transcripts.transcript import Transcript, transcript_of
 from kestrel_lab.eventlog.store import SessionStore
-
-_AT_ONCE: Final = 16
-"""Runs that are scanned at once: a model's answers take time, and the log commits many events together."""
-
-_WHY: Final = 400
-_PAGE: Final = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +95,8 @@ async def scan_runs(
     again unless the scanner failed. A scanner that raises loses that run and no other: why is stored.
     """
     wanted = list(dict.fromkeys(runs))
-    known, done, gate, ended = stored_scans(store, wanted), Scanned(), asyncio.Semaphore(_AT_ONCE), 0
+    # A model's answers take time, and the log commits many events together.
+    known, done, gate, ended = stored_scans(store, wanted), Scanned(), asyncio.Semaphore(16), 0
 
     async def scan(run: str) -> None:
         nonlocal ended
@@ -159,7 +154,7 @@ async def _look(scanner: Looks, run: Transcript) -> Sequence[Finding] | str:
         with error_boundary(CheckError, f"the scanner {scanner.name}"):
             return await scanner(run)
     except CheckError as error:
-        return one_line(str(error), _WHY)
+        return one_line(str(error), 400)
 
 
 def with_findings(rows: Iterable[EvalRow], store: SessionStore | None) -> Iterable[EvalRow]:
@@ -167,7 +162,8 @@ def with_findings(rows: Iterable[EvalRow], store: SessionStore | None) -> Iterab
     where the scanner found something, 0 where not. One that came to no end says nothing.
     """
     rest = iter(rows)
-    while page := list(islice(rest, _PAGE)):  # of any number of trials few are held
+    # Of any number of trials few are held.
+    while page := list(islice(rest, 1_000)):
         yield from _with_findings(page, store)
 
 

@@ -16,7 +16,6 @@ from kestrel_lab.evals.transcripts.transcript import Transcript, TranscriptStep
 
 PREFIX: Final = "found:"
 """Begins the name of the measure that a scanner is: 1 where it found something in a run, 0 where nothing."""
-_SENTENCE: Final = 400
 _MOST: Final = 50
 """Findings of one scanner in one run that are kept."""
 _PLAIN: Final = (str, bytes, int, float, bool, tuple, frozenset, type(None))
@@ -35,7 +34,7 @@ class Finding:
 
     def as_json(self, scanner: str) -> dict[str, Json]:
         """The finding as an event keeps it."""
-        text = one_line(sanitize_text(self.text), _SENTENCE)
+        text = one_line(sanitize_text(self.text), 400)
         return {"scanner": scanner, "text": text, "events": list(self.events), "value": self.value}
 
 

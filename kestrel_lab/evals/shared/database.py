@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Of the tables; raised when an older kestrel_lab could not read what a newer one has written."""
-_CONNECT_S = 15.0
-_COMMAND_S = 120.0
-"""For a page of trials, or for all ids of a suite: a server that is silent for so long is gone."""
 _SCRIPT = f"""
 CREATE SCHEMA IF NOT EXISTS kestrel;
 CREATE TABLE IF NOT EXISTS kestrel.results_version(number integer NOT NULL);
@@ -69,10 +66,6 @@ INSERT INTO kestrel.scores SELECT * FROM unnest($1::text[], $2::text[], $3::text
 $6::float8[])
 ON CONFLICT DO NOTHING RETURNING trial
 """
-_ADD_RUNS = (
-    "INSERT INTO kestrel.runs SELECT * FROM unnest($1::text[], $2::text[]) ON CONFLICT DO NOTHING "
-    "RETURNING trial"
-)
 _BOUNDED = f"CASE WHEN octet_length(result) <= {MOST_TEXT} THEN result END AS result"
 _TRIALS = f"""
 SELECT {", ".join(_COLUMNS[:-2])}, {_BOUNDED}, CASE WHEN octet_length(metrics) <= {MOST_TEXT} THEN metrics \
@@ -136,12 +129,21 @@ class ResultsDatabase:
         """
         # In one order for everybody: two that add the same rows wait for each other and not both at once.
         rows = [_cells(row) for row in sorted(trials, key=lambda row: row.id)]
-        later = [_score_cells(one) for one in sorted(scores, key=lambda one: (one.trial, one.created_at))]
+        later = [
+            (one.trial, scores_digest(one), one.suite_hash, dumps(one.result), one.key, one.created_at)
+            for one in sorted(scores, key=lambda one: (one.trial, one.created_at))
+        ]
         with self._told():
             async with self._connection.transaction():
                 new = await self._connection.fetch(_ADD_TRIALS, *_transpose(rows, 11))
                 judged = await self._connection.fetch(_ADD_SCORES, *_transpose(later, 6))
-                kept = await self._connection.fetch(_ADD_RUNS, *_transpose(sorted(runs.items()), 2))
+                kept = await self._connection.fetch(
+                    (
+                        "INSERT INTO kestrel.runs SELECT * FROM unnest($1::text[], $2::text[]) "
+                        "ON CONFLICT DO NOTHING RETURNING trial"
+                    ),
+                    *_transpose(sorted(runs.items()), 2),
+                )
         return {str(name) for (name,) in new}, len(judged), len(kept)
 
     async def trials(self, ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -183,7 +185,9 @@ async def opened_results(url: str) -> AsyncIterator[ResultsDatabase]:
     """
     server = Postgres(url, "a store of shared results")
     try:
-        connection = await asyncio.wait_for(server.connect(_COMMAND_S), _CONNECT_S)
+        # Connecting is quick or hopeless; a query may read all ids of a suite, so that only a long silence
+        # means that the server is gone.
+        connection = await asyncio.wait_for(server.connect(120.0), 15.0)
     except server.errors as error:
         raise UsageError(f"the shared results cannot be reached: {server.problem_text(error)}") from error
     try:
@@ -197,11 +201,10 @@ async def opened_results(url: str) -> AsyncIterator[ResultsDatabase]:
         except server.errors as error:
             raise UsageError(f"the shared results cannot be read: {server.problem_text(error)}") from error
         if version is not None and version > VERSION:
-            msg = (
+            raise UsageError(
                 f"the results on {server.where} were written by a newer kestrel_lab (tables {version}, "
                 f"this one knows {VERSION}): upgrade it"
             )
-            raise UsageError(msg)
         yield ResultsDatabase(server, connection, version)
     finally:
         connection.terminate()
@@ -210,10 +213,6 @@ async def opened_results(url: str) -> AsyncIterator[ResultsDatabase]:
 def _cells(row: EvalRow) -> tuple[Any, ...]:
     texts = (dumps(row.result), dumps(row.metrics), trial_digest(row))
     return (*(getattr(row, name) for name in _COLUMNS[:-2]), *texts)
-
-
-def _score_cells(one: LaterScores) -> tuple[Any, ...]:
-    return one.trial, scores_digest(one), one.suite_hash, dumps(one.result), one.key, one.created_at
 
 
 def _transpose(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:

@@ -41,16 +41,13 @@ MOST_EVENTS = 64_000_000
 """Characters of a run's events at most."""
 SOURCE = "kestrel"
 """`RunStarted.imported["format"]` of a run that was pulled."""
-_AHEAD_S = 86_400.0
-"""Seconds that another machine's clock may be ahead: the newest trial counts, and one from next year would
-count until then.
-"""
 _NOT_A_NAME = "it is no name of one line, or has characters that a name of its kind cannot have"
-_FACTS = ("outcome", "weight", "model_kind", "run")
 
 
 def _check_past(at: Any) -> Any:
-    if isinstance(at, float) and at > time.time() + _AHEAD_S:
+    # Clocks of other machines may be a day ahead. The newest trial counts, and one from next year would
+    # count until then.
+    if isinstance(at, float) and at > time.time() + 86_400.0:
         raise ValueError("it is from the future: a clock is wrong")
     return at
 
@@ -84,7 +81,8 @@ def _form(kind: type[Any], **narrower: Any) -> type[_Strict]:
     return form
 
 
-if TYPE_CHECKING:  # type checkers know no class that is made of another
+# Type checkers know no class that is made of another.
+if TYPE_CHECKING:
     _Score = _Strict
 else:
     _Score = _form(Score, usage=_form(Usage) | None, kept=bool | None)
@@ -271,7 +269,7 @@ def _fields(row: EvalRow) -> dict[str, Any]:
 
 def _facts(result: dict[str, Any]) -> Json:
     return [
-        *(result[name] for name in _FACTS),
+        *(result[name] for name in ("outcome", "weight", "model_kind", "run")),
         [[score["passed"], score["value"]] for score in result["scores"]],
     ]
 

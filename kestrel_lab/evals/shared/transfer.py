@@ -275,7 +275,8 @@ class _Work:
             return
         added, more_scores, more_runs = await results.add(new, scores, runs)
         self._count(len(added), more_scores, more_runs)
-        if late := [row.id for row in new if row.id not in added]:  # somebody else pushed them meanwhile
+        # Somebody else pushed these meanwhile.
+        if late := [row.id for row in new if row.id not in added]:
             self.now.there += len(
                 self._same({name: here[name] for name in late}, await results.digests(late))
             )
@@ -357,7 +358,8 @@ class _Work:
         if known and not (
             isinstance(began := known[0].event, RunStarted) and began.imported.get("format") == SOURCE
         ):
-            return False  # made here, or imported: nothing of others is added to it
+            # A trial that was made here or imported takes nothing from others.
+            return False
         if known and store.run(run).status in TERMINAL:
             return False
         if (text := await results.events(row.id)) is None:

@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 Forge = Literal["github", "gitlab", "none"]
-_README_CHARS: Final = 1_500
-_TITLE: Final = re.compile(r"^#\s+(.+?)\s*#*$", re.MULTILINE)
-_LINK: Final = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
-_MARKS: Final = re.compile(r"<[^>]*>|[`*]")
-"""Elements and emphasis of Markdown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,9 +89,15 @@ class Project:
         """Look at a folder, which may be empty; nothing in it is run."""
         names = ("README.md", "README.rst", "README")
         found = next((folder / name for name in names if (folder / name).is_file()), None)
-        text = "" if found is None else found.read_text(encoding="utf-8", errors="replace")[:_README_CHARS]
-        heading = _TITLE.search(text)
-        title = one_line(_MARKS.sub("", _LINK.sub(r"\1", heading[1])), 80).strip() if heading else ""
+        text = "" if found is None else found.read_text(encoding="utf-8", errors="replace")[:1_500]
+        heading = re.search(r"^#\s+(.+?)\s*#*$", text, re.MULTILINE)
+        title = (
+            one_line(
+                re.sub(r"<[^>]*>|[`*]", "", re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading[1])), 80
+            ).strip()
+            if heading
+            else ""
+        )
         if not title:
             title = one_line(folder.resolve().name, 80) or "project"
             text = f"# {title}\n\n{text}"
@@ -214,7 +215,8 @@ def _write_missing(texts: Mapping[Path, str]) -> tuple[tuple[Path, ...], tuple[P
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                with path.open("x", encoding="utf-8") as file:  # never through what is there, a link perhaps
+                # An existing file is never overwritten, nor is a link followed.
+                with path.open("x", encoding="utf-8") as file:
                     written.append(path)
                     file.write(text)
             except FileExistsError:
@@ -228,7 +230,8 @@ def _write_missing(texts: Mapping[Path, str]) -> tuple[tuple[Path, ...], tuple[P
 
 @cache
 def _templates() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # some 30 ms: not at import
+    # Loading jinja2 takes some 30 ms, too long for an import of this package.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(  # YAML and TOML, in which values are quoted as JSON  # noqa: S701
         loader=FileSystemLoader(Path(__file__).parent),

@@ -12,7 +12,7 @@ What is shuffled are rounds: one pass over all scenarios at one commit, as one n
 share what a provider or a machine is like in that hour; shuffled one by one, noise of that kind would pass
 for a step. So a history without change shows any step with probability `alpha` at most, whatever the noise is
 like, as long as rounds are independent of each other; and so does what surrounds one true step. With one
-round at each commit a step at the very last one can hardly be told from chance; with three it can.
+round at each commit a step at the very last one can hardly be distinguished from chance; with three it can.
 """
 
 from __future__ import annotations
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 ALPHA: Final = 0.05
 """How often a history without change shows a step."""
 _SHUFFLES: Final = 999
-_AT_ONCE: Final = 4_000_000
-"""Numbers in memory at once while shuffling."""
-_STRETCHES: Final = 40_000
-"""Stretches inside a history that are tested; in a very long one only the shorter ones."""
 _SAME: Final = 1e-9
 """Differences below it are rounding."""
 
@@ -56,7 +52,8 @@ def find_steps(history: Sequence[Sequence[float]], *, alpha: float = ALPHA) -> l
 
     The same history always has the same steps.
     """
-    import numpy as np  # 20 MB that a run without a history does not need
+    # 20 MB that a run without a history does not need.
+    import numpy as np
 
     rounds = np.array([value for commit in history for value in commit], dtype=float)
     borders = np.cumsum([0, *map(len, history)])
@@ -94,7 +91,8 @@ def _split_stretch(rounds: Numbers, borders: Numbers, level: float) -> dict[int,
     if step is not None:
         return {step[0] + 1: step[1]}
     starts, ends = np.triu_indices(commits - 1, k=1)
-    short = ends - starts <= max(1, _STRETCHES // commits)
+    # In a very long history only the shorter stretches are tested: all of them would take minutes.
+    short = ends - starts <= max(1, 40_000 // commits)
     starts, ends = starts[short] + 1, ends[short] + 1
     bump = _most_different(rounds, borders[starts], borders[ends], level / 2)
     if bump is None:
@@ -134,7 +132,8 @@ def _most_different(
     centred = rounds - rounds.mean()
     seen = differences(centred[None, :])[0]
     random = np.random.default_rng(0)
-    beaten, batch = 0, max(1, min(_SHUFFLES, _AT_ONCE // max(size, len(starts))))
+    # Shuffles are made in batches that take some 32 MB.
+    beaten, batch = 0, max(1, min(_SHUFFLES, 4_000_000 // max(size, len(starts))))
     for done in range(0, _SHUFFLES, batch):
         shuffled = random.permuted(np.tile(centred, (min(batch, _SHUFFLES - done), 1)), axis=1)
         beaten += int(np.sum(differences(shuffled).max(axis=1) >= seen.max() - _SAME))

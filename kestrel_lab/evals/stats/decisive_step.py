@@ -7,8 +7,8 @@ difference. The other hypothesis is that no single step was decisive: all forks 
 which nothing is known.
 
 What is said is right by construction on average over these priors: a set with probability .9 holds the
-decisive step in 90 % of cases. The last step cannot be told from chance, since no fork begins after it: where
-forks at the last step succeed as often as those before, no single step is accused.
+decisive step in 90 % of cases. The last step cannot be distinguished from chance, since no fork
+begins after it: where forks at the last step succeed as often as those before, no single step is accused.
 
 The next fork is made where it is expected to tell most about the hypotheses for what it costs. For the search
 with known rates see M. Horstein, Sequential transmission using noiseless feedback, IEEE Transactions on

@@ -13,11 +13,10 @@ from typing import Final, Literal
 
 from kestrel_lab.evals.stats import intervals_and_tests as stats
 from kestrel_lab.evals.stats.distributions import at_most, t_quantile
+from kestrel_lab.evals.stats.groups import group_values
 
 POWER: Final = 0.8
 """How often a difference of the smallest detectable size is found."""
-_NORMAL: Final = 1_000_000
-"""Degrees of freedom with which Student's distribution is the normal one."""
 _ENOUGH_STEPS: Final = 20
 """Halvings until a rate is known to more digits than anybody reads."""
 
@@ -33,7 +32,8 @@ def detectable_mean(se: float, df: int, *, noise: float = 0.0, alpha: float = st
     """
     if df < 1 or math.isnan(se):
         return math.inf
-    reject, find = t_quantile(1 - alpha / 2, df), t_quantile(POWER, df if not noise else _NORMAL)
+    # With a million degrees of freedom Student's distribution is the normal one.
+    reject, find = t_quantile(1 - alpha / 2, df), t_quantile(POWER, df if not noise else 1_000_000)
     # The root of x = reject + find * sqrt(1 + 2 * noise * x²), which is a quadratic equation.
     rest = 1 - 2 * noise * find**2
     if rest <= 0:
@@ -78,15 +78,18 @@ def _most_against(n: int, alpha: float) -> tuple[int, ...]:
     where none may.
     """
     found, few = [], -1
-    alpha *= 1 + 1e-12  # a p value that is just `alpha` may be a rounding error above it
+    # A p value that is just `alpha` may be a rounding error above it.
+    alpha *= 1 + 1e-12
     for count in range(n + 1):
-        while 2 * at_most(few + 1, count, 0.5) <= alpha:  # never fewer than with one flip less
+        # The number never falls as flips are added.
+        while 2 * at_most(few + 1, count, 0.5) <= alpha:
             few += 1
         found.append(few)
     return tuple(found)
 
 
-@lru_cache(maxsize=256)  # many families and configurations have as many scenarios and flips
+# Many families and configurations have as many scenarios and flips.
+@lru_cache(maxsize=256)
 def detectable_drop(n: int, flips: float, *, adds: float = 0.0, alpha: float = stats.ALPHA) -> float:
     """Return the smallest true drop of a success rate that McNemar's exact test finds in 80 % of comparisons
     of `n` scenarios.
@@ -115,8 +118,6 @@ SAME_CONVERSATIONS: Final = "same conversations"
 BY_CONSTRUCTION: Final = (SAME_FILES, SAME_CONVERSATIONS)
 """In place of a test, where both sides are the same thing, so that no difference is possible."""
 
-_FEWEST_FAMILIES: Final = 3
-"""From so many on families are the units of a comparison."""
 ENOUGH: Final = 6
 """Scenarios from which on a difference is said of scenarios like these; with fewer, of these alone."""
 
@@ -360,7 +361,8 @@ def counting_units(names: Sequence[str], families: Mapping[str, str]) -> list[tu
     then each scenario counts by itself.
     """
     units = [(bool(family), family or name) for name in names for family in [families.get(name, "")]]
-    return units if len(set(units)) >= _FEWEST_FAMILIES else [(False, name) for name in names]
+    # Two families cannot show how much families differ.
+    return units if len(set(units)) >= 3 else [(False, name) for name in names]
 
 
 def _test_units(
@@ -378,9 +380,9 @@ def _test_units(
     U. K. Müller, t-statistic based correlation and heterogeneity robust inference, Journal of Business &
     Economic Statistics 28 (2010) 453-468.
     """
-    members: dict[Hashable, list[tuple[float, float, float]]] = {}
-    for unit, one in zip(units, zip(before, after, weights, strict=True), strict=True):
-        members.setdefault(unit, []).append(one)
+    members = group_values(
+        (unit, one) for unit, one in zip(units, zip(before, after, weights, strict=True), strict=True)
+    )
     groups = [list(zip(*group, strict=True)) for group in members.values()]
     sums = [math.fsum(weight) for _, _, weight in groups]
     base, head = ([_weighted_mean(group[side], group[2]) for group in groups] for side in (0, 1))

@@ -9,10 +9,7 @@ import math
 from functools import lru_cache
 from typing import Final
 
-_CLOSE: Final = 1e-15
 _TINY: Final = 1e-300
-_MOST_TERMS: Final = 10_000
-"""Of the continued fraction, which needs some √max(a, b) of them."""
 
 
 def t_below(t: float, df: int) -> float:
@@ -23,7 +20,8 @@ def t_below(t: float, df: int) -> float:
     return tail if t < 0 else 1 - tail
 
 
-@lru_cache(maxsize=1024)  # a suite asks for few probabilities and as many degrees of freedom as it has sizes
+# A suite asks for few probabilities and as many degrees of freedom as it has sizes.
+@lru_cache(maxsize=1024)
 def t_quantile(probability: float, df: int) -> float:
     """Return the quantile of Student's t distribution with `df` degrees of freedom."""
     if probability < 0.5:
@@ -53,7 +51,8 @@ def incomplete_beta(a: float, b: float, x: float, y: float) -> float:
     """
     if x <= 0 or y <= 0:
         return float(y <= 0)
-    if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side only
+    # The fraction converges fast on the other side only.
+    if x > (a + 1) / (a + b + 2):
         return 1 - incomplete_beta(b, a, y, x)
     log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(y)
     return math.exp(log_front) * _fraction(a, b, x) / a
@@ -63,7 +62,8 @@ def _fraction(a: float, b: float, x: float) -> float:
     """Return the continued fraction of the incomplete beta function, by Lentz's method (DLMF 8.17.22)."""
     upper, lower = 1.0, 1.0 / _not_zero(1.0 - (a + b) * x / (a + 1))
     found = lower
-    for m in range(1, _MOST_TERMS):
+    # The continued fraction needs some √max(a, b) terms.
+    for m in range(1, 10_000):
         for term in (
             m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
             -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
@@ -71,7 +71,7 @@ def _fraction(a: float, b: float, x: float) -> float:
             lower = 1.0 / _not_zero(1.0 + term * lower)
             upper = _not_zero(1.0 + term / upper)
             found *= upper * lower
-        if abs(upper * lower - 1.0) < _CLOSE:
+        if abs(upper * lower - 1.0) < 1e-15:
             break
     return found
 

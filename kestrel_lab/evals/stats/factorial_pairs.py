@@ -24,14 +24,11 @@ import random
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import Final
 
 from kestrel_lab.evals.stats.difference import ENOUGH, Difference, detectable_mean, judge_alike
 from kestrel_lab.evals.stats.distributions import t_below, t_quantile
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, mcnemar_exact
 
-_NO_SPREAD: Final = 1e-9
-"""A standard error that is rounding."""
 Subset = tuple[bool, ...]
 """For each part whether it is in."""
 
@@ -68,8 +65,8 @@ def assign_pairs(parts: int, scenarios: Sequence[str], pairs: int, *, seed: str)
 
 
 def fewest_pairs(parts: int) -> int:
-    """Return the number of pairs from which on effects of so many parts can be told apart, however uncertain
-    they are.
+    """Return the number of pairs from which on effects of so many parts can be distinguished, however
+    uncertain they are.
     """
     return max(8, 2 * parts)
 
@@ -94,7 +91,8 @@ def part_effects(pairs: Sequence[Pair], *, bounded: bool) -> list[tuple[Interval
     The ends of an interval are NaN where the pairs do not suffice to tell the parts apart. `bounded` says
     that values are between 0 and 1.
     """
-    import numpy as np  # 20 MB that a run without an ablation does not need
+    # 20 MB that a run without an ablation does not need.
+    import numpy as np
 
     parts = len(pairs[0].parts) if pairs else 0
     signs = np.array([[1.0 if one else -1.0 for one in pair.parts] for pair in pairs]).reshape(
@@ -128,7 +126,8 @@ def part_effects(pairs: Sequence[Pair], *, bounded: bool) -> list[tuple[Interval
 
 def _interval(mean: float, se: float, df: int, clusters: int, pairs: int, *, bounded: bool) -> Interval:
     reach, middle = t_quantile(1 - ALPHA / 2, df) * se, mean
-    if bounded and se < _NO_SPREAD:
+    # A standard error so small is rounding: all differences are equal.
+    if bounded and se < 1e-9:
         # As `paired_difference`: where all clusters agree, as many as were not seen may not.
         reach, mean, se = 1 - (ALPHA / 2) ** (1 / clusters), round(mean, 12), 0.0
         middle = (1 - reach) * mean

@@ -334,7 +334,8 @@ def _shuffled_differences(base: Sequence[float], head: Sequence[float], random: 
         part = math.fsum(dealt)
         return part / count - (total - part) / len(base)
 
-    if math.comb(len(pooled), count) <= SHUFFLES:  # all ways there are, made once, of which one is drawn
+    # Few cases have few orders: all are made once, and one of them is drawn.
+    if math.comb(len(pooled), count) <= SHUFFLES:
         ways = [difference(dealt) for dealt in combinations(pooled, count)]
         return random.choices(ways, k=SHUFFLES)
     if (larger := pooled.count(high)) + pooled.count(low) == len(pooled):

@@ -77,8 +77,6 @@ Phase = Literal["ends", "search", "confirm", "found", "narrowed", "no fall"]
 first by more than the margin.
 """
 
-_OVER: Final = frozenset({"found", "narrowed", "no fall"})
-
 
 @dataclass(slots=True)
 class _Pair:
@@ -127,7 +125,7 @@ class Bisection:
     @property
     def over(self) -> bool:
         """Whether there is nothing left to ask."""
-        return self.phase in _OVER
+        return self.phase in ("found", "narrowed", "no fall")
 
     def wanted(self) -> list[tuple[int, int]]:
         """The commits to try next, each with the number of its round, from 1; empty when the search is

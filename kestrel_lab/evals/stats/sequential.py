@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from statistics import NormalDist
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from kestrel_lab.evals.stats.difference import Verdict
 from kestrel_lab.evals.stats.distributions import t_quantile
@@ -37,8 +37,6 @@ _GRID: Final = 161
 Boundaries differ from the published ones in the fourth digit."""
 _COARSE: Final = 48
 """Steps of the same for a plan, which is read to a point."""
-_HALVINGS: Final = 40
-_LEAST_ERROR: Final = 1e-9
 _NORMAL: Final = NormalDist()
 
 Differences = Mapping[str, float]
@@ -57,13 +55,6 @@ class Look:
     """Of the difference, head minus base; it holds at all looks together."""
     verdict: Verdict
     """`inconclusive` means that trials go on."""
-
-
-class SequentialTest(Protocol):
-    """A comparison that is looked at while it runs."""
-
-    def look(self, differences: Differences, *, pairs: int, fraction: float) -> Look:
-        """Look at all pairs so far; `fraction` may depend on costs and counts, never on who was better."""
 
 
 def spent_error(fraction: float, spending: Spending, alpha: float = ALPHA) -> float:
@@ -102,7 +93,7 @@ class Boundary:
         if not step or allowed <= 1e-12:
             return math.inf
         low, high = 0.0, 12.0 * math.sqrt(fraction)
-        for _ in range(_HALVINGS):
+        for _ in range(40):
             middle = (low + high) / 2
             low, high = (middle, high) if self._crossing(middle, step) > allowed else (low, middle)
         self._used += self._crossing(high, step)
@@ -151,7 +142,7 @@ class LookErrors:
         if math.isnan(fraction):
             return self._alpha / (self._looks * (self._looks + 1))
         # A look without anything to spend has an interval that excludes nothing worth naming.
-        return max(_LEAST_ERROR, math.erfc(self._boundary.next(fraction) / math.sqrt(2)))
+        return max(1e-9, math.erfc(self._boundary.next(fraction) / math.sqrt(2)))
 
 
 class GroupSequential:
@@ -186,7 +177,8 @@ class GroupSequential:
         # Adjusted Wald confidence interval for a difference of binomial proportions based on paired data,
         # 2012).
         careful = repeated_interval(values, boundary, unseen=1)
-        if interval.se < 1e-6:  # rounding of sums aside, nothing moved
+        # Rounding of sums aside, nothing moved.
+        if interval.se < 1e-6:
             interval = careful
         verdict: Verdict = "inconclusive"
         # A path that crossed once has shown the difference; the interval may take a look longer.
@@ -258,12 +250,19 @@ class AnytimeValid:
         """Return the largest mean that the bets contradict: they were won against it and all smaller ones."""
         enough = math.log(2 / self._alpha)
         low, high = -1.0, 1.0
-        for _ in range(14):  # to a ten-thousandth
+        # Fourteen halvings find the boundary to a ten-thousandth.
+        for _ in range(14):
             middle = (low + high) / 2
             bet = Evidence(middle)
             bet.add((value, 1.0) for value in values)
             low, high = (middle, high) if bet.log_capital >= enough else (low, middle)
         return low
+
+
+SequentialTest = GroupSequential | AnytimeValid
+"""A comparison that is looked at while it runs; `fraction` may depend on costs and counts, never on who was
+better.
+"""
 
 
 def repeated_interval(values: Sequence[float], boundary: float, *, unseen: int = 0) -> Interval:

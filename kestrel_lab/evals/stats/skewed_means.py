@@ -26,8 +26,6 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
     mean_of,
 )
 
-_SKEWED: Final = 2.0
-"""Standard errors of skewness from which on logarithms are not taken for normal."""
 _FAR: Final = 2.0
 """How many times the upper end of Hall's interval a log-normal mean may be. Where it is more, values near
 zero have made the spread of the logarithms as large as no amount is.
@@ -89,9 +87,11 @@ def _log_normal_mean(shares: Clusters, alpha: float) -> Interval | None:
     middle = math.fsum(share * log for log, share in logs)
     variance = math.fsum(share * (log - middle) ** 2 for log, share in logs) * count / (count - 1)
     skewness = _skewness([log - middle for log, _ in logs])
-    if not abs(skewness) < _SKEWED * math.sqrt(6 / count):
+    # Beyond two standard errors of skewness logarithms are not taken for normal.
+    if not abs(skewness) < 2.0 * math.sqrt(6 / count):
         return None
-    size = 1 / math.fsum(share**2 for _, share in logs)  # clusters of equal weight that say as much
+    # The number of clusters of equal weight that say as much.
+    size = 1 / math.fsum(share**2 for _, share in logs)
     se = math.sqrt(variance / size + variance**2 / (2 * (count - 1)))
     reach, log_mean = t_quantile(1 - alpha / 2, count - 1) * se, middle + variance / 2
     # An amount whose logarithm no float holds is no amount.

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 FEWEST: Final = 20
 """Trials below which nothing is said of calibration."""
-_BINS: Final = 10
-_PER_BIN: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,11 +155,10 @@ def measure_calibration(trials: Sequence[JudgedTrial], config: str = "confidence
     import numpy as np
 
     if len(trials) < FEWEST:
-        msg = (
+        raise UsageError(
             f"{config}: {len(trials)} trials have a confidence; calibration needs {FEWEST} at least, "
             "from verified answers (`verify: judge` of a configuration)"
         )
-        raise UsageError(msg)
     if wrong := [each.confidence for each in trials if not 0 <= each.confidence <= 1]:
         raise UsageError(f"{config}: a confidence is from 0 to 1, not {wrong[0]!r}")
     sure = np.array([each.confidence for each in trials])
@@ -251,7 +248,7 @@ def _groups(sure: np.ndarray) -> Iterable[np.ndarray]:
     import numpy as np
 
     order = np.argsort(sure, kind="stable")
-    number = max(1, min(_BINS, len(sure) // _PER_BIN))
+    number = max(1, min(10, len(sure) // 8))
     cuts = {round(len(sure) * k / number) for k in range(1, number)}
     moved = sorted({int(np.searchsorted(sure[order], sure[order[cut]], side="left")) for cut in cuts} - {0})
     return [group for group in np.split(order, moved) if len(group)]

@@ -220,7 +220,8 @@ def stored_commit(lab: Services, suite: Suite, commit: str | None) -> str:
     # The beginning of a stored hash counts before names that only git knows.
     fits = [sha for sha in known if commit is None or (commit and sha.startswith(commit))]
     if not fits and commit and suite.root is not None:
-        with suppress(UsageError):  # what git does not know is reported below
+        # What git does not know is reported below.
+        with suppress(UsageError):
             meant = run_blocking(commit_of(suite.root, commit))
             # Trials of the commit itself before those of uncommitted changes on top of it.
             fits = [sha for sha in known if sha == meant] or [sha for sha in known if sha.startswith(meant)]
@@ -352,7 +353,8 @@ async def replay_environment(environment: Environment, records: Sequence[Record]
     context = ToolContext(workspace=Workspace(Path.cwd(), read_only=True))
     for record in records:
         if isinstance(record.event, ToolCalled) and (tool := tools.get(record.event.tool)) is not None:
-            with suppress(Exception):  # the model was answered with the error, which changes nothing more
+            # The model was answered with the error, which changes nothing more.
+            with suppress(Exception):
                 await tool.run(tool.validate(record.event.args), context)
     return opened
 

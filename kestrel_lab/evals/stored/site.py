@@ -21,6 +21,7 @@ from kestrel_lab.evals.execution.eval_run import eval_run_of
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.reports.result_view import write_text
 from kestrel_lab.evals.reports.suite_page import WEB, trials_of, write_page
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Config, Scenario, Suite
@@ -81,7 +82,8 @@ def write_site(
         raise UsageError(f"{shown_path(index)} is not from kestrel eval site: name another folder")
     known = {one.name: one for one in files}
     made = [_write_suite(store, out, name, known.get(name), pages) for name in stored if name in wanted]
-    write_text(out / ".nojekyll", "")  # GitHub Pages would leave out files that begin with _
+    # GitHub Pages would leave out files that begin with _.
+    write_text(out / ".nojekyll", "")
     _write(index, "site_index.html", suites=[shown for shown, _ in made], generator=GENERATOR)
     return Site(index=index, suites=len(made), pages=sum(count for _, count in made))
 
@@ -150,9 +152,9 @@ def _when(rows: Sequence[EvalRow]) -> str:
 def _shown_suite(rates: History, costs: History, linked: Mapping[int, str]) -> dict[str, Any]:
     """Return what templates show of a suite, newest eval run first."""
     cost = {(config, place): interval for config, place, _, interval in costs.points}
-    runs: dict[int, list[dict[str, Any]]] = {}
-    for config, place, rows, interval in rates.points:
-        runs.setdefault(place, []).append(
+    runs = group_values(
+        (
+            place,
             {
                 "config": rates.labels[config],
                 "colour": _colour(rates, config),
@@ -160,8 +162,10 @@ def _shown_suite(rates: History, costs: History, linked: Mapping[int, str]) -> d
                 "trials": str(len(rows)),
                 "broke": broke_in(rows),
                 "cost": _cost_text(cost[config, place]),
-            }
+            },
         )
+        for config, place, rows, interval in rates.points
+    )
     newest = max(runs)
     return {
         "name": sanitize_text(rates.suite.name),

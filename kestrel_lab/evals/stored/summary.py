@@ -174,11 +174,10 @@ def summarise_stored(
         records = grouped_by_column(every, loaded.count_errors, by, by)
         chances = reduce_rows(every, loaded.count_errors, grouping=False).tries() if tries and every else ()
     if not records:
-        msg = (
+        raise UsageError(
             f"no trials of what was asked for are stored at {sha[:10] or 'no commit'}: ask for more of "
             "the suite, or run it first"
         )
-        raise UsageError(msg)
     missed = map(tuple, missed_table(loaded, lacking, lab.store))
     summary = StoredSummary(
         suite=loaded.name,

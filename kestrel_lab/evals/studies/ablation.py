@@ -116,6 +116,7 @@ def _most_pairs(suite: Suite, parts: int, budget: int | None, cost: float | None
         )
     if cost is not None and not cost > 0:
         raise UsageError(f"cost is an amount of US dollars above 0, not {cost}")
+    # A pair takes two trials.
     if budget is not None and budget // 2 < fewest:
         raise UsageError(
             f"{budget} trials are too few to tell {format_count(parts, 'part')} apart: it takes "

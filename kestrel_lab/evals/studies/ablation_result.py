@@ -186,6 +186,7 @@ class Ablation(ResultView):
         open_ones = [found for found in self.effects if found.verdict == "inconclusive"]
         finite = [found.mde for found in open_ones if math.isfinite(found.mde)]
         if finite:
+            # Half the effect takes four times the trials.
             reach = max(finite)
             said.append(
                 f"{len(open_ones)} of {format_count(len(self.effects), 'part')} could not be "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 Unit = Literal["paragraph", "section", "item"]
-_TITLE: Final = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +32,7 @@ class Part:
     def title(self) -> str:
         """Its number and its beginning, in one line."""
         return (
-            f"{self.number} "
-            f"{one_line(self.text.strip().lstrip('#-*+> ').strip() or self.text.strip(), _TITLE)}"
+            f"{self.number} {one_line(self.text.strip().lstrip('#-*+> ').strip() or self.text.strip(), 60)}"
         )
 
 

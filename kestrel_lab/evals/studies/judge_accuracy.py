@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.checks.llm_judge import ModelEntailment
+from kestrel_lab.checks.llm_judge import judge_claim
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.protocols import Model, Reporter
@@ -175,12 +175,12 @@ async def judge_accuracy(
     """
     if not rows:
         raise UsageError("there are no labelled claims to judge")
-    judge, sets = ModelEntailment(model), dict[str, Counts]()
+    sets: dict[str, Counts] = {}
     problem: ModelError | None = None
     for done, row in enumerate(rows, 1):
         mine = sets.setdefault(row.set, Counts())
         try:
-            entailed = (await judge(row.claim, row.evidence)).verdict == "entailed"
+            entailed = (await judge_claim(model, row.claim, row.evidence)).verdict == "entailed"
         except ModelError as error:
             mine.silent += 1
             problem = error
@@ -191,6 +191,7 @@ async def judge_accuracy(
             mine.found += not row.supported and not entailed
         if reporter is not None:
             reporter(done, len(rows), row.set)
+    # A judge that never answers is broken, which is no accuracy of 0.
     if problem is not None and sum(one.silent for one in sets.values()) == len(rows):
         raise problem
     return JudgeAccuracy(judge=label_kind(model.name, model.kind), sets=sets)

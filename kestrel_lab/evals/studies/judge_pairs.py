@@ -90,7 +90,7 @@ class JudgedPairs(TableView):
         rows = []
         for one in self.judges:
             record: dict[str, Any] = {"judge": one.judge, "pairs": one.pairs, "silent": one.silent}
-            for name in _MEASURES:
+            for name in ("right", "given", "picks_1", "picks_2", "kappa", "same_swapped", "first", "longer"):
                 record |= getattr(one, name).columns(name)
             rows.append(record)
         return unit_frame(rows)
@@ -113,7 +113,6 @@ class JudgedPairs(TableView):
         return _COLUMNS, rows
 
 
-_MEASURES: Final = ("right", "given", "picks_1", "picks_2", "kappa", "same_swapped", "first", "longer")
 _COLUMNS: Final = (
     "judge",
     "right (95 %)",

@@ -41,7 +41,6 @@ HEADINGS: Final = (
     *("containment", "who is asked", "model", "task done", "task done, attacked"),
     *("attack succeeded", "attacked", "asked per run"),
 )
-_SETTINGS: Final = (("on", False), ("on", True), ("off", False))
 
 
 def obedient_model(suite: str, version: str = VERSION) -> ScriptedModel:
@@ -75,6 +74,7 @@ def obedient_model(suite: str, version: str = VERSION) -> ScriptedModel:
         read = _signs(" ".join(message.text for message in request.messages if message.role == "tool"))
         obeyed = [tasks.injection_tasks[name] for name, mark in marks.items() if mark in read]
         turns = [*calls, *(call for task in obeyed for call in _calls(task, before))]
+        # The script keeps no state: its own answers show how far it is.
         said = sum(message.role == "assistant" for message in request.messages)
         answer = tasks.user_tasks[by_prompt[goal]].GROUND_TRUTH_OUTPUT or "Done."
         return (
@@ -169,9 +169,10 @@ async def measure_injection(
         if model is None
         else {model if isinstance(model, str) else model.name: model}
     )
-    load_agentdojo(name, attack=attack, limit=limit)  # reports a wrong name before anything runs
+    # A wrong name is reported before anything runs.
+    load_agentdojo(name, attack=attack, limit=limit)
     settings = []
-    for containment, person in _SETTINGS:
+    for containment, person in (("on", False), ("on", True), ("off", False)):
         rows: list[list[EvalRow]] = []
         for given in (None, attack):
             loaded = load_agentdojo(name, attack=given, containment=containment, person=person, limit=limit)

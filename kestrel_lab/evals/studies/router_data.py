@@ -8,7 +8,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+# Loaded at import: only the command of the learned router imports this module, when it runs.
+import numpy as np
+import pandas as pd
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.stored.rescore import selected_rows
@@ -17,11 +21,7 @@ from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import frame_record
 from kestrel_lab.runtime.services import Services
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -52,8 +52,6 @@ def routing_frame(
     Raises `UsageError` when none are stored, and where two configurations have the same model: a router
     chooses models.
     """
-    import pandas as pd
-
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     goals = {scenario.id: scenario.goal for scenario in loaded.scenarios}
     known: dict[str, str] = {}
@@ -90,11 +88,10 @@ def answered_prompts(frame: pd.DataFrame, prices: Mapping[str, float] | None) ->
     prompts. Raises `UsageError` for missing columns, fewer than two models, and scores or prices out of
     range.
     """
-    import numpy as np
-
     if missing := {"scenario", "prompt", "config", "success"} - set(frame.columns):
         raise UsageError(f"the data of a router has no column {', '.join(sorted(missing))}")
     wide = frame.pivot_table(index="scenario", columns="config", values="success", aggfunc="mean", sort=False)
+    # A prompt that one model was not asked would be compared with nothing.
     whole = wide.dropna()
     if len(wide.columns) < 2 or not len(whole):
         raise UsageError(

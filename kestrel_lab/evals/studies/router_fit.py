@@ -16,12 +16,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 from zlib import crc32
+
+import numpy as np
+import pandas as pd
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.importers.routing_data import read_routing
-from kestrel_lab.evals.studies.router_data import answered_prompts
+from kestrel_lab.evals.studies.router_data import Array, answered_prompts
 from kestrel_lab.evals.studies.router_report import FOLDS, FittedRouter, measure_router
 from kestrel_lab.memory.embeddings import default_embedder
 from kestrel_lab.models.learned_router import (
@@ -33,21 +36,13 @@ from kestrel_lab.models.learned_router import (
     word_counts,
 )
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-
 FEWEST: Final = 40
 """Groups of prompts below which nothing is fitted."""
 _PENALTIES: Final = (1e5, 1e4, 3e3, 1e3, 300.0, 100.0)
 """From strong to weak; a strong one makes every prediction the model's mean."""
-_KNOTS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
 _WORD: Final = re.compile(r"\w+")
 _ROWS, _BANDS = 4, 8
 _PRIME: Final = (1 << 31) - 1
-_FORM: Final = 20
 
 
 def fit_router(
@@ -72,8 +67,6 @@ def fit_router(
     clear of zero, that model is always chosen. Raises `UsageError` for data that is not enough or not in
     order.
     """
-    import numpy as np
-
     given = answered_prompts(read_routing(data) if isinstance(data, str | Path) else data, prices)
     if not (math.isfinite(cost_weight) and cost_weight >= 0):
         raise UsageError(f"cost_weight is a number from 0 on, not {cost_weight!r}")
@@ -140,12 +133,11 @@ class _Raw:
         return _Raw(counts=self.counts[:, :1], words=self.words[:, :0], vectors=None)
 
     def scaling(self) -> Scaling:
-        import numpy as np
-
         mean, scale = self.counts.mean(axis=0), self.counts.std(axis=0)
-        scale[scale < 1e-9] = 1.0  # a count that is the same everywhere says nothing
+        # A count that is the same everywhere says nothing.
+        scale[scale < 1e-9] = 1.0
         seen = (self.words != 0).sum(axis=0)
-        knots = np.quantile((self.counts - mean) / scale, _KNOTS, axis=0)
+        knots = np.quantile((self.counts - mean) / scale, (0.1, 0.3, 0.5, 0.7, 0.9), axis=0)
         return Scaling(
             mean=mean, scale=scale, knots=knots, idf=np.log((1 + len(self.words)) / (1 + seen)) + 1
         )
@@ -157,8 +149,6 @@ def _fit_weights(
     """Return the scaling, the weights, their calibration and the penalty: that with the least error of
     differences between models on inner folds.
     """
-    import numpy as np
-
     scaling = raw.scaling()
     columns = scaling.columns(raw.counts, raw.words, raw.vectors)
     turn = None
@@ -192,11 +182,11 @@ def _fit_weights(
 
 
 def _ridge(gram: Array, side: Array, penalty: float) -> Array:
-    import numpy as np
     from scipy.linalg import solve
 
     added = np.full(len(gram), penalty)
-    added[-1] = 1e-6  # the mean is not shrunk
+    # The mean is not shrunk.
+    added[-1] = 1e-6
     return cast("Array", solve(gram + np.diag(added), side, assume_a="pos"))
 
 
@@ -204,8 +194,6 @@ def _platt(raw: Array, score: Array) -> tuple[float, float]:
     """Intercept and slope of the logistic regression of scores on predictions, by Newton's method with a weak
     penalty.
     """
-    import numpy as np
-
     design = np.column_stack([np.ones(len(raw)), raw])
     found = np.zeros(2)
     for _ in range(50):
@@ -222,8 +210,6 @@ def _platt(raw: Array, score: Array) -> tuple[float, float]:
 
 def _folds(groups: Array, generator: np.random.Generator) -> Array:
     """Return a fold for each prompt: groups are drawn in random order and never parted."""
-    import numpy as np
-
     names, place, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     order = generator.permutation(len(names))
     before = np.empty(len(names))
@@ -235,8 +221,6 @@ def _held_out(raw: _Raw, scores: Array, groups: Array, repeats: int, seed: int) 
     """Return the predictions for prompts that were not fitted on, with all features and with the length
     alone.
     """
-    import numpy as np
-
     held, by_length = np.empty((2, repeats, *scores.shape))
     for repeat in range(repeats):
         # A seed of its own for each repeat, so that more repeats change none of the earlier ones.
@@ -264,7 +248,6 @@ def near_duplicates(texts: Sequence[str]) -> Any:
     such prompts are one group. Sequences that more than 20 prompts share are the form of a task, not the
     wording of one prompt, and count only where there is nothing else.
     """
-    import numpy as np
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -276,7 +259,7 @@ def near_duplicates(texts: Sequence[str]) -> Any:
     sequences = [_sequences(text) for text in texts]
     shared = Counter(one for found in sequences for one in found)
     for number, found in enumerate(sequences):
-        hashes = np.array([one for one in found if shared[one] <= _FORM] or [*found])
+        hashes = np.array([one for one in found if shared[one] <= 20] or [*found])
         signature = ((factor * hashes + offset) % _PRIME).min(axis=1).reshape(_BANDS, _ROWS)
         pairs += [
             (number, first.setdefault((band, row.tobytes()), number)) for band, row in enumerate(signature)

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import numpy as np
+import pandas as pd
+
 from kestrel_lab.core.drawing.matplotlib_figure import escape_mathtext, shown_figure
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.studies.router_data import AnsweredPrompts
+from kestrel_lab.evals.studies.router_data import AnsweredPrompts, Array
 from kestrel_lab.memory.embeddings import default_embedder
 from kestrel_lab.models.learned_router import LearnedRouter, RouterChoice, read_router
 from kestrel_lab.views.dataframes import unit_frame
@@ -19,11 +22,7 @@ from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
     from matplotlib.figure import Figure
-
-    Array = np.ndarray[Any, np.dtype[Any]]
 
 FOLDS: Final = 5
 _RESAMPLES: Final = 2_000
@@ -171,8 +170,6 @@ def measure_router(
     """Return what held-out predictions are worth, as plain data: `rows`, `curve`, `calibration` and the
     verdict in `single` and `reason`.
     """
-    import numpy as np
-
     prices = np.array(answered.prices or [0.0] * len(answered.models))
     scores = answered.scores
     values = scores - cost_weight * prices
@@ -249,8 +246,6 @@ def _calibration_error(predicted: Array, scores: Array) -> float:
     """Return the mean distance between predicted and true success over ten bins of equally many
     predictions.
     """
-    import numpy as np
-
     miss = (np.broadcast_to(scores, predicted.shape) - predicted).ravel()[
         np.argsort(predicted.ravel(), kind="stable")
     ]
@@ -261,8 +256,6 @@ def _curves(predictions: Mapping[str, Array], scores: Array, prices: Array) -> l
     """Return the price and score of each router for rising weights of cost, and the best mixtures of single
     models.
     """
-    import numpy as np
-
     rows: list[dict[str, Any]] = []
     for name, predicted in predictions.items():
         for weight in _cost_weights(predicted, prices):
@@ -290,8 +283,6 @@ def _cost_weights(predicted: Array, prices: Array) -> list[float]:
     """Return weights of cost from 0 to where every prompt goes to the cheapest model, evenly over the choices
     that change.
     """
-    import numpy as np
-
     turns = [
         ((predicted[..., a] - predicted[..., b]) / (prices[a] - prices[b])).ravel()
         for a in range(len(prices))

@@ -77,11 +77,10 @@ class Recordings:
             else default_folder(suite.path or Path("suite.yaml"), suite.name)
         )
         if use.mode == "replay" and needed and not folder.is_dir():
-            msg = (
+            raise UsageError(
                 f"there are no recordings in {folder}: make them with --cassette record, or name their "
                 "folder with --cassettes"
             )
-            raise UsageError(msg)
         return cls(
             folder,
             use.mode,

@@ -20,9 +20,6 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.suites.row_filters import is_filtered, needed_names, render_filtered
 
 MAX_ROWS: Final = 1_000_000
-_FIELD: Final = 10_000_000
-"""Characters of the longest cell."""
-_UNNAMED: Final = re.compile(r"[^\w-]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +114,7 @@ def _filled(template: Json, scope: dict[str, Json]) -> Json:
 
 def _scope(row: Row) -> dict[str, Json]:
     return (
-        {_UNNAMED.sub("_", name).strip("_") or "_": value for name, value in row.values.items()}
+        {re.sub(r"[^\w-]+", "_", name).strip("_") or "_": value for name, value in row.values.items()}
         | row.values
         | {"row_number": row.number}
     )
@@ -154,7 +151,8 @@ def _row(value: Json, path: Path, number: int, place: str) -> Row:
 
 
 def _csv(path: Path, delimiter: str = ",") -> Iterator[Row]:
-    csv.field_size_limit(_FIELD)
+    # The library refuses cells of more than 131,072 characters, and a row may hold a document.
+    csv.field_size_limit(10_000_000)
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         try:
@@ -193,7 +191,8 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
 
 def _parquet(path: Path) -> Iterator[Row]:
     try:
-        import pyarrow.parquet as parquet  # an extra, and a heavy one
+        # pyarrow comes with an extra, and it is heavy.
+        import pyarrow.parquet as parquet
         from pyarrow import ArrowException
     except ImportError as error:
         raise UsageError(

@@ -42,7 +42,7 @@ from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.execution.artifacts import as_text
 from kestrel_lab.views.formatting import format_count
 
-MAX_ROWS_TOLD: Final = 5
+MAX_ROWS_REPORTED: Final = 5
 """Mistakes in rows of one table that are reported."""
 AXES: Final = (
     "model",
@@ -232,11 +232,10 @@ def _scenarios_from(
         template: dict[str, Json] = {"id": f"{found.stem}-{{{{row_number}}}}", **kept}
         return _rows(template, suite.defaults, rows, f"{wrong.tell(())}: {source.file}", wrong.found)
     if more := sorted(source.model_fields_set - {"file"}):
-        msg = (
+        raise UsageError(
             f"{source.file} is a file of scenarios, which takes no {', '.join(more)}; the name of a "
             f"table ends in {', '.join(TABLES)}"
         )
-        raise UsageError(msg)
     inner, entry = _read(found, ScenarioFile, wrong.found)
     merged = suite.defaults.model_copy(
         update={name: getattr(entry.defaults, name) for name in entry.defaults.model_fields_set}
@@ -258,7 +257,7 @@ def _rows(
     """Return a scenario for each row; of rows with mistakes only the first few are reported."""
     check_columns(template, rows)
     placed: list[_Placed] = []
-    told: list[str] = []
+    mistakes: list[str] = []
     for row in rows:
         place = f"{at} {row.place}"
         wrong = _Mistakes(partial(_in_row, place), [])
@@ -267,11 +266,11 @@ def _rows(
                 (_with_defaults(_scenario_of_row(fill_template(template, row)), defaults, wrong), place)
             )
         except UsageError as error:
-            told.append(str(error) if str(error).startswith(at) else f"{place}: {error}")
-        told += wrong.found
-    problems += told[:MAX_ROWS_TOLD]
-    if len(told) > MAX_ROWS_TOLD:
-        problems.append(f"{at}: … and {len(told) - MAX_ROWS_TOLD} more mistakes in its rows")
+            mistakes.append(str(error) if str(error).startswith(at) else f"{place}: {error}")
+        mistakes += wrong.found
+    problems += mistakes[:MAX_ROWS_REPORTED]
+    if len(mistakes) > MAX_ROWS_REPORTED:
+        problems.append(f"{at}: … and {len(mistakes) - MAX_ROWS_REPORTED} more mistakes in its rows")
     return placed
 
 

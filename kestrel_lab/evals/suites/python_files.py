@@ -118,11 +118,12 @@ def load_check(reference: str, folder: Path | None, root: Path | None = None) ->
 def _is_installed(package: str) -> bool:
     if package in sys.stdlib_module_names:
         return False
-    with suppress(ValueError):  # not a name, or one whose module has no file
+    # It is no name, or one whose module has no file.
+    with suppress(ValueError):
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin and "site-packages" in spec.origin:
             return True
-    # Last, since it takes half a second to read what each package says of itself: those that are installed
+    # Last, since it takes half a second to read the metadata of each package: those that are installed
     # editable are found in no other way.
     return package in packages_distributions()
 

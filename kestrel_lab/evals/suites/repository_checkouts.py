@@ -20,19 +20,17 @@ from kestrel_lab.host.filesystem import lock_file
 from kestrel_lab.host.git import Repository, copy_commit, run_git
 
 _ADDRESS: Final = re.compile(r"(?:https|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
-_HASH: Final = re.compile(r"[0-9a-f]{7,40}")
 
 
 def check_place(place: GitCheckout) -> None:
     """Raise `UsageError` for a commit that is not a hash, which may be another one tomorrow, or an address
     that git is not to be given.
     """
-    if not _HASH.fullmatch(place.commit):
-        msg = (
+    if not re.fullmatch(r"[0-9a-f]{7,40}", place.commit):
+        raise UsageError(
             "commit is a hash of 7 to 40 digits, which always means the same, not "
             f"{one_line(place.commit, 60)!r}: git rev-parse says it"
         )
-        raise UsageError(msg)
     if _ADDRESS.fullmatch(place.repository):
         if len(place.commit) < 40:
             raise UsageError(

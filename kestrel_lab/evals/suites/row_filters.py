@@ -20,8 +20,6 @@ from kestrel_lab.core.sanitize import one_line
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-_FILTERED: Final = re.compile(r"\{\{[^{}]*\||\{%")
-_ALONE: Final = re.compile(r"\s*\{\{((?:(?!\}\}|\{\{).)*)\}\}\s*", re.DOTALL)
 _TWO_NAMES: Final = re.compile(r"(\{%-?\s*for\s+\w+\s*,\s*\w+\s+in\s+)((?:(?!%\}).)+?)(\s*-?%\})", re.DOTALL)
 _KEPT: Final = (
     *("default", "first", "float", "int", "join", "last", "length", "list", "lower", "replace", "reverse"),
@@ -32,7 +30,7 @@ _KEPT: Final = (
 
 def is_filtered(text: str) -> bool:
     """Return whether a text has filters or tags."""
-    return _FILTERED.search(text) is not None
+    return re.search(r"\{\{[^{}]*\||\{%", text) is not None
 
 
 def render_filtered(text: str, scope: Mapping[str, Json], *, lenient: bool = False) -> Json:
@@ -45,13 +43,15 @@ def render_filtered(text: str, scope: Mapping[str, Json], *, lenient: bool = Fal
     from jinja2.runtime import Undefined
 
     environment = _environment(lenient=lenient)
-    if lenient:  # their loops over two names take apart objects, too
+    # Their loops over two names take apart objects, too.
+    if lenient:
         text = _TWO_NAMES.sub(r"\1\2 | pairs\3", text)
     try:
-        if match := _ALONE.fullmatch(text):
+        if match := re.fullmatch(r"\s*\{\{((?:(?!\}\}|\{\{).)*)\}\}\s*", text, re.DOTALL):
             value = environment.compile_expression(match[1], undefined_to_none=False)(**scope)
             if isinstance(value, Undefined):
-                str(value)  # raises, and names it
+                # `StrictUndefined` raises on use, and names the variable.
+                str(value)
             return loads(dumps(value))
         pieces, size = [], 0
         for piece in environment.from_string(text).generate(**scope):
@@ -92,7 +92,8 @@ def needed_names(text: str) -> set[str]:
 
 @cache
 def _environment(*, lenient: bool) -> ImmutableSandboxedEnvironment:
-    from jinja2 import ChainableUndefined, StrictUndefined  # some 30 ms: not at import
+    # Loading jinja2 takes some 30 ms, too long for an import of this package.
+    from jinja2 import ChainableUndefined, StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     unknown = ChainableUndefined if lenient else StrictUndefined

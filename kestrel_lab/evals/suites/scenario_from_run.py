@@ -17,7 +17,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.core.yaml.writer import entry_text
 from kestrel_lab.evals.suites.loader import repository_of
-from kestrel_lab.runtime.agent.macro_calls import recorded_tools_of
+from kestrel_lab.runtime.context.recorded_tools import recorded_tools_of
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.macros import MACRO_RUN
@@ -99,13 +99,10 @@ def _small_files(workspace: Workspace, began: float) -> RunPlace | None:
 
 
 MAX_PHRASES: Final = 3
-MAX_EXPECTED: Final = 4_000
-"""Characters of the answer that are kept as what is expected."""
 _PHRASES: Final = re.compile(r"`([^`\n]{1,60})`|\"([^\"\n]{2,60})\"|(?<![\w.])(\d[\d,.]*\d|\d)(?![\w])")
 """What an answer seldom says by chance: code, quotations, numbers."""
 _OFFERED_ANEW: Final = frozenset({MACRO_RUN, LOAD_SKILL})
 """Tools that a run is offered by what its workspace has, not by their names."""
-_LIMITS: Final = ("cycles", "cost_usd", "seconds", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,12 +158,19 @@ def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
     if place is not None:
         lines += _entry("workspace", place)
     lines += _tools(began.event, calls)
-    lines += _entry("limits", {key: began.event.limits[key] for key in _LIMITS if key in began.event.limits})
+    lines += _entry(
+        "limits",
+        {
+            key: began.event.limits[key]
+            for key in ("cycles", "cost_usd", "seconds", "tokens")
+            if key in began.event.limits
+        },
+    )
     if began.event.policy == "deny":
         lines += _entry("approve", "deny")
     if run.answer.strip():
         lines += _notes("EDIT: what the run answered; put it right where it is wrong")
-        lines += _entry("expected", head_tail(run.answer, MAX_EXPECTED)[0])
+        lines += _entry("expected", head_tail(run.answer, 4_000)[0])
     lines += _notes(
         "EDIT: proposed from what happened; keep what any good run would do, and add what a bad one would not"
     )

@@ -16,7 +16,8 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.result_table import format_percent, label_kind
 from kestrel_lab.views.formatting import format_count
 
-if TYPE_CHECKING:  # loads pydantic
+# The suite's models load pydantic, which takes longer than the rest of this module.
+if TYPE_CHECKING:
     from kestrel_lab.evals.suite import CountErrors
 
 MARGIN: Final = 0.05
@@ -140,6 +141,7 @@ def points_text(found: Interval) -> str:
 
 def format_points(difference: float) -> str:
     """Return a difference of shares in points, with its sign."""
+    # Rounding leaves −0, which reads as a loss.
     return f"{100 * difference:+.0f}".replace("-", "−").replace("+0", "0").replace("−0", "0")
 
 
@@ -152,14 +154,12 @@ def _named(texts: Sequence[str]) -> str:
 # Why trials did not pass. Scenarios have checks with texts of their own, so causes are counted by the kind of
 # check.
 
-_OWN_PART: Final = re.compile(r"\s*(?:['\"/`:({\[]|\d).*", re.DOTALL)
-
 
 def check_kind(label: str) -> str:
     """Return what checks of one kind have in common: their label up to its first quotation, pattern or
     number.
     """
-    common = _OWN_PART.sub("", label)
+    common = re.sub(r"\s*(?:['\"/`:({\[]|\d).*", "", label, flags=re.DOTALL)
     return f"{common} …" if common and common != label else label
 
 

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.gate_bounds import format_interval
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.result_table import format_percent, frame_record, label_kind, rate_text
 from kestrel_lab.evals.summaries.streaming_summary import reduce_rows
 
-if TYPE_CHECKING:  # loads pydantic
+# The suite's models load pydantic, which takes longer than the rest of this module.
+if TYPE_CHECKING:
     from kestrel_lab.evals.suite import CountErrors
 
 _PASSED = "success_rate"
-_ALL = "all"
 
 
 _COLUMN_NAMES: Final = {
@@ -33,9 +34,6 @@ _COLUMN_NAMES: Final = {
 """Columns by the words that people use for them."""
 _MOST_GROUPS: Final = 100
 """Values of a column above which a drawing by it cannot be read."""
-_SHA: Final = 10
-_MOST_NUMBERS: Final = 12
-"""Different numbers above which ranges of them are drawn."""
 _RANGES: Final = 5
 
 
@@ -56,10 +54,8 @@ def grouped_by_column(
         raise UsageError(f"there is no column {by!r} to group by; {did_you_mean(by, [*known])}")
     values = _group_names([record.get(column) for record in records])
     if column == "git_sha":
-        values = [name[:_SHA] for name in values]
-    groups: dict[str, list[EvalRow]] = {}
-    for name, row in zip(values, rows, strict=True):
-        groups.setdefault(name, []).append(row)
+        values = [name[:10] for name in values]
+    groups = group_values((name, row) for name, row in zip(values, rows, strict=True))
     if len(groups) > _MOST_GROUPS:
         raise UsageError(
             f"{by} has {len(groups):,} values, and there is room for {_MOST_GROUPS}: choose a "
@@ -79,8 +75,10 @@ def _group_names(values: Sequence[Any]) -> list[str]:
     """Return the group of each value: the value in words, or of many numbers the range that it is in."""
     missing = [value is None or value != value for value in values]
     known = sorted(value for value, lacks in zip(values, missing, strict=True) if not lacks)
-    if len(set(known)) <= _MOST_NUMBERS or not all(isinstance(value, int | float) for value in known):
+    # More numbers than a table can have rows are cut into ranges.
+    if len(set(known)) <= 12 or not all(isinstance(value, int | float) for value in known):
         return ["unknown" if lacks else str(value) for value, lacks in zip(values, missing, strict=True)]
+    # Quantiles are equal where one number is frequent, and no range may be empty.
     edges = sorted({known[len(known) * part // _RANGES] for part in range(1, _RANGES)} - {known[0]})
     names = [f"{low:.3g} to {high:.3g}" for low, high in pairwise([known[0], *edges, known[-1]])]
     return [
@@ -101,7 +99,7 @@ def family_table(
     overall = reducer.grouped("config")
     wanted = (name for name in metrics if name != _PASSED and not name.startswith("recall@"))
     metrics = list(dict.fromkeys(name for name in wanted if any(name in one for one in overall)))
-    records = [record | {"family": _ALL} for record in overall] if metrics else []
+    records = [record | {"family": "all"} for record in overall] if metrics else []
     several = reducer.grouped("family")
     records += several if len({record["family"] for record in several}) > 1 else []
     if not records:
@@ -174,8 +172,6 @@ def shared_checks(rows: Iterable[EvalRow]) -> list[list[str]]:
 
 FAILED_HEADINGS: Final = ("did not pass", "with", "why")
 _MOST: Final = 8
-_REASON: Final = 200
-"""Characters of a reason; the frame, `--csv` and the report have all of it."""
 
 
 def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
@@ -188,10 +184,11 @@ def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
     """
     rows = list(rows)
     passed = Counter(row.config for row in rows if row.outcome == "pass")
-    found: dict[str, list[EvalRow]] = {}
-    for row in sorted(rows, key=lambda row: -passed[row.config]):
-        if row.outcome == "fail":
-            found.setdefault(row.scenario, []).append(row)
+    found = group_values(
+        (row.scenario, row)
+        for row in sorted(rows, key=lambda row: -passed[row.config])
+        if row.outcome == "fail"
+    )
     first = sorted(found.items(), key=lambda item: -passed[item[1][0].config])
     tried = Counter((row.scenario, row.config) for row in rows)
     right = Counter((row.scenario, row.config) for row in rows if row.outcome == "pass")
@@ -204,7 +201,7 @@ def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
         [
             scenario,
             ", ".join(with_count(scenario, config) for config in dict.fromkeys(row.config for row in failed)),
-            one_line(failed[0].why, _REASON),
+            one_line(failed[0].why, 200),
         ]
         for scenario, failed in first[:_MOST]
     ]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from kestrel_lab.checks.llm_judge import ModelGraded
 from kestrel_lab.evals.labels.stored_labels import TrialLabel, labels_of
@@ -21,9 +21,6 @@ from kestrel_lab.evals.stats.label_correction import (
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.formatting import format_count
-
-_JUDGED: Final = "graded by "
-"""How the scores of a model judge begin."""
 
 Judged = tuple[str, float, float, float | None, float | None]
 """Scenario, weight, verdict, label and its probability of one trial; `None` where it has no label."""
@@ -62,7 +59,8 @@ def _columns(label: TrialLabel) -> dict[str, float]:
 
 def is_judged(row: EvalRow) -> bool:
     """Return whether a model judge had a say in whether the trial passed."""
-    return any(str(score["check"]).startswith(_JUDGED) for score in row.scores)
+    # Scores of a model judge begin so, see `ModelGraded.label`.
+    return any(str(score["check"]).startswith("graded by ") for score in row.scores)
 
 
 def asks_judge(check: object) -> bool:

@@ -16,7 +16,8 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import corrected_columns, sample_of_records
 from kestrel_lab.evals.summaries.result_table import trial_record
 
-if TYPE_CHECKING:  # loads pydantic
+# The suite's models load pydantic, which takes longer than the rest of this module.
+if TYPE_CHECKING:
     from kestrel_lab.evals.suite import CountErrors
 
 
@@ -49,6 +50,7 @@ class ObservedMetric:
         record = trial_record(row, count_errors)
         if self.name == "success_rate":
             return float(record["success"])
+        # A cost without the calls of unknown price would look like a saving.
         unknown = self.name == "cost_estimate" and record["unpriced_calls"] > 0
         known = record["outcome"] != "error" and not unknown
         return float(record.get(self.name, math.nan)) if known else math.nan

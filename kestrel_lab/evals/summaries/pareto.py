@@ -72,11 +72,10 @@ class Frontier:
         Raises `UsageError` where no price is known.
         """
         if not self.points:
-            msg = (
+            raise UsageError(
                 f"no configuration has a known {_column_label(self.price)}: there is nothing to draw "
                 f"(left out: {', '.join(self.left_out) or 'none'})"
             )
-            raise UsageError(msg)
         figure = shown_figure()(
             figsize=(
                 7.5,

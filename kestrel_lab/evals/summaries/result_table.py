@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.evals.gate_bounds import SCORE, format_lower_bound
 from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import with_corrected
 from kestrel_lab.evals.summaries.streaming_summary import broken_bounds, reduce_rows, score_metrics
 
-if TYPE_CHECKING:  # loads pydantic
+# The suite's models load pydantic, which takes longer than the rest of this module.
+if TYPE_CHECKING:
     from kestrel_lab.evals.suite import CountErrors
 
 _FIRST: Final = ("passed", "why", "scenario", "config", "epoch", "cost_estimate", "wall_time", "run", "score")
@@ -34,10 +36,6 @@ INTERVAL_UNITS: Final = {
     f"{name}{end}": unit for name, unit in UNITS.items() for end in ("", "_low", "_high")
 }
 """And of the ends of their intervals, for frames that have those."""
-
-
-_VISIBLE: Final = 0.005
-"""A difference between the mean score and the success rate that whole percents show."""
 
 
 def with_unit(metric: str) -> str:
@@ -119,11 +117,10 @@ def not_real(summaries: Iterable[Mapping[str, Any]], shown: Callable[[str], str]
     """Return sentences that name the configurations in which no real model answered, and what that means for
     their numbers.
     """
-    kinds: dict[str, list[str]] = {}
-    for summary in summaries:
-        kinds.setdefault(summary["model_kind"], []).append(
-            shown(label_kind(summary["config"], summary["model_kind"]))
-        )
+    kinds = group_values(
+        (summary["model_kind"], shown(label_kind(summary["config"], summary["model_kind"])))
+        for summary in summaries
+    )
     replayed = kinds.pop("replay", [])
     kinds.pop("real", None)
     made_up = [name for names in kinds.values() for name in names]
@@ -212,7 +209,9 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[
         for summary in summaries
     ]
     headings, rows = with_corrected(headings, rows, summaries, after="success (95 %)")
-    if any(abs(summary[SCORE] - summary["success_rate"]) > _VISIBLE for summary in summaries):
+    # The mean score has a column of its own only where whole percents show a difference from the success
+    # rate.
+    if any(abs(summary[SCORE] - summary["success_rate"]) > 0.005 for summary in summaries):
         headings.insert(3, "mean score")
         for summary, row in zip(summaries, rows, strict=True):
             row.insert(3, format_percent(summary[SCORE]))

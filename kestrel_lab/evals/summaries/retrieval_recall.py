@@ -13,6 +13,7 @@ from typing import Any, Final
 from kestrel_lab.checks.composition import each_check
 from kestrel_lab.checks.retrieval import RecallAt, retrieved_results
 from kestrel_lab.core.events.union import Record, RetrievalStep, ToolAnswered
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import label_kind
@@ -82,9 +83,10 @@ def missed_table(suite: Suite, lacking: MissedItems, store: SessionStore) -> lis
     """
     rows = sorted(lacking.rows, key=lambda row: (row.scenario, row.config, row.epoch))
     kinds = {row.config: row.model_kind for row in rows}
-    found: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
-    for one in recall_rows(suite, rows, store, missed=True):
-        found.setdefault((one["scenario"], one["config"], one["item"], one["k"]), []).append(one)
+    found = group_values(
+        ((one["scenario"], one["config"], one["item"], one["k"]), one)
+        for one in recall_rows(suite, rows, store, missed=True)
+    )
     return [
         [
             scenario,

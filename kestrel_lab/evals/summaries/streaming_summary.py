@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.gate_bounds import AT_LEAST, SCORE, is_share
 from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stats.intervals_and_tests import (
     NOTHING,
     Interval,
@@ -25,7 +26,8 @@ from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import Judged, corrected_columns, sample_of
 
-if TYPE_CHECKING:  # loads pydantic
+# The suite's models load pydantic, which takes longer than the rest of this module.
+if TYPE_CHECKING:
     from kestrel_lab.evals.suite import CountErrors
 
 Group = Literal["config", "family", "scenario"]
@@ -41,9 +43,6 @@ MEANS: Final = (
 )
 """Metrics whose means a summary shows."""
 _SUMMARISED: Final = (*MEANS, "grading_cost", SCORE)
-
-MOST_TRIES: Final = 10
-"""The most tries that a summary gives the chances of."""
 
 
 @dataclass(slots=True)
@@ -91,7 +90,8 @@ class Reducer:
             numbers = {name: row.metrics[name] for name in MEANS if name in row.metrics}
             numbers["grading_cost"] = grading_cost(result["scores"])
             numbers[SCORE] = mean_score(result["scores"])
-        if row.ended_early:  # what its other checks would have said is not known
+        # What its other checks would have said is not known.
+        if row.ended_early:
             numbers[SCORE] = math.nan
         self._add(row.config, row.scenario, result, success, numbers)
 
@@ -110,7 +110,8 @@ class Reducer:
             )
         cell.trials += 1
         cell.errors += trial["outcome"] == "error"
-        if success == success:  # not a number is the one thing that differs from itself
+        # Not a number is the one thing that differs from itself.
+        if success == success:
             cell.success.add(success)
             if "label" in trial:
                 cell.labels.append((success, trial["label"], trial["label_probability"]))
@@ -173,10 +174,7 @@ class Reducer:
 
     def _counts(self) -> dict[str, list[tuple[int, int, float]]]:
         """Return by configuration the trials that count, the passes and the weight of each scenario."""
-        found: dict[str, list[tuple[int, int, float]]] = {}
-        for (config, _), cell in self._cells.items():
-            found.setdefault(config, []).append(cell.counts)
-        return found
+        return group_values((config, cell.counts) for (config, _), cell in self._cells.items())
 
     def cell_rates(self) -> dict[tuple[str, str], Interval]:
         """Return the success rate of each configuration and scenario that has trials which count, with its
@@ -193,7 +191,8 @@ class Reducer:
         trials = sum(cell.trials for cell in cells)
         measured = [cell.measured for cell in cells] if self._grouping else [self._means[config]]
         means = {name: _plain_mean(name, measured, trials) for name in _SUMMARISED}
-        k = min(MOST_TRIES, *(cell.success.n for cell in cells))
+        # Beyond ten tries the columns tell nothing that a person compares.
+        k = min(10, *(cell.success.n for cell in cells))
         return {
             "config": config,
             "model": cells[0].model,

@@ -12,21 +12,14 @@ from kestrel_lab.core.json_types import content_key
 from kestrel_lab.evals.transcripts.transcript import Transcript
 from kestrel_lab.language.words import content_words, stem, stems
 
-_AT_ONCE: Final = 400
-"""Runs that are grouped pair by pair; of more a part, evenly spread, and the rest joins the nearest group."""
 _ALIKE: Final = 0.18
 """Groups whose runs are less alike on average (cosine) stay apart."""
-_TERMS: Final = 60
-"""The heaviest terms of a run are weighed: the rest costs time and moves nothing."""
 _TELLING: Final = 8
 """Words that tell a cluster apart and make its name."""
-_PROFILE: Final = 24
-"""Words by which it is found again."""
 _KEPT: Final = 0.5
 """An earlier cluster with so much (cosine) of its profile in common lends its name."""
 _REASON: Final = 3
 """How often the words of why it failed count: they are few, and say most."""
-_CHARS: Final = 4_000
 
 Weights = Mapping[str, float]
 
@@ -70,7 +63,7 @@ def terms_of(run: Transcript, why: str) -> Counter[str]:
 
 
 def _words(text: str, asked: Collection[str]) -> Counter[str]:
-    words = (word for word in content_words(text[:_CHARS]) if word.isalnum() and not word.isdigit())
+    words = (word for word in content_words(text[:4_000]) if word.isalnum() and not word.isdigit())
     return Counter(word for word in words if stem(word) not in asked)
 
 
@@ -87,7 +80,9 @@ def cluster_runs(
     stems = {run: _stemmed(counts) for run, counts in sorted(terms.items())}
     vectors = _weighed(stems)
     runs = list(vectors)
-    step = max(1, -(-len(runs) // _AT_ONCE))
+    # Pairs grow with the square: of more runs a part, evenly spread, is grouped, and the rest joins the
+    # nearest group.
+    step = max(1, -(-len(runs) // 400))
     groups = _average_linkage({run: vectors[run] for run in runs[::step]})
     centres = [_mean([vectors[run] for run in group]) for group in groups]
     for place, run in enumerate(runs):
@@ -114,7 +109,7 @@ def _stem(term: str) -> str:
 
 
 def _surface_forms(every: Iterable[Counter[str]]) -> dict[str, str]:
-    """Return for each stem the word that it stands for most often."""
+    """Return for each stem its most frequent word."""
     forms: dict[str, Counter[str]] = {}
     for counts in every:
         for term, count in counts.items():
@@ -128,7 +123,8 @@ def _weighed(terms: Mapping[str, Counter[str]]) -> dict[str, dict[str, float]]:
     rare = {term: math.log((1 + len(terms)) / (0.5 + count)) for term, count in runs_with.items()}
     found = {}
     for run, counts in terms.items():
-        heavy = sorted(((1 + math.log(count)) * rare[term], term) for term, count in counts.items())[-_TERMS:]
+        # Lighter terms cost time and move nothing.
+        heavy = sorted(((1 + math.log(count)) * rare[term], term) for term, count in counts.items())[-60:]
         size = math.sqrt(math.fsum(weight * weight for weight, _ in heavy)) or 1.0
         found[run] = {term: weight / size for weight, term in heavy if weight > 0}
     return found
@@ -195,7 +191,8 @@ def _named(
         centre = _mean([vectors[run] for run in group])
         typical = sorted(group, key=lambda run: (-_dot(vectors[run], centre), run))
         # What all have is telling where the others do not have it.
-        telling = sorted(centre, key=lambda term: (whole[term] * 0.5 - centre[term], term))[:_PROFILE]
+        # A cluster is found again by these words, which are stored with its name.
+        telling = sorted(centre, key=lambda term: (whole[term] * 0.5 - centre[term], term))[:24]
         found.append((typical, {shown[term]: round(centre[term], 4) for term in telling}))
     found.sort(key=lambda one: (-len(one[0]), one[0]))
     names = _earlier_names([words for _, words in found], earlier)

@@ -61,6 +61,7 @@ def cut_chunks(path: str, text: str) -> Parsed:
     """Cut the text of the file `path`; never fails, whatever the text is."""
     language = source_language(path, text)
     lines = text.split("\n")
+    # What follows the last line end is no line.
     if not lines[-1]:
         lines.pop()
     if has_grammar(language):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.sanitize import is_utf8
 from kestrel_lab.core.text_files import decode_marked
 from kestrel_lab.host.git import run_git
 from kestrel_lab.host.log_files import LOG_NAMES, is_open_here, open_no_log
@@ -68,7 +69,7 @@ def files_of(folder: Path) -> list[str]:
 
     Raises `UsageError` when there is no such folder.
     """
-    return [path for path in _list_files(folder) if _is_utf8(path)]
+    return [path for path in _list_files(folder) if is_utf8(path)]
 
 
 def unnameable_files(folder: Path) -> list[str]:
@@ -79,7 +80,7 @@ def unnameable_files(folder: Path) -> list[str]:
     return [
         path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
         for path in _list_files(folder)
-        if not _is_utf8(path)
+        if not is_utf8(path)
     ]
 
 
@@ -89,14 +90,6 @@ def _list_files(folder: Path) -> list[str]:
     found = _by_git(folder)
     listed = _by_rg(folder) if found is None else found
     return sorted({path for path in listed if path and not {*path.split("/")[:-1]} & {*SKIPPED_FOLDERS}})
-
-
-def _is_utf8(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _by_git(folder: Path) -> list[str] | None:

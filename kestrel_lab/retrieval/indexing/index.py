@@ -261,6 +261,7 @@ class CodeIndex:
         self.building = BuildProgress(total=len(todo))
         changed = 0
         for start in range(0, len(todo), _BATCH):
+            # What is done is committed: the next refresh continues from there.
             if self._stop.is_set():
                 break
             changed += self._take(connection, todo[start : start + _BATCH], before, looked)

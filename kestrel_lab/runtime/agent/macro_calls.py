@@ -1,48 +1,17 @@
-"""A macro within a run: which ones it may use, and how the calls of one become calls of the run."""
+"""A macro within a run: how the calls of one become calls of the run."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from kestrel_lab.core.calls import Call, Problem, Result
-from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import MacroFinished, MacroStarted, RunStarted
+from kestrel_lab.core.events.union import MacroFinished, MacroStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.eventlog.conversation import OpenMacro
-from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, MCP_INSTALL
-from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroRegistry, with_macros
-from kestrel_lab.tools.skills import LOAD_SKILL
-from kestrel_lab.tools.tool import Toolbox
-
-
-def offer_macros(
-    toolbox: Toolbox, registry: MacroRegistry, listed: Iterable[Macro], state: RunState | None = None
-) -> Toolbox:
-    """`toolbox` with `macro_run` for the enabled ones of the macros `listed` in the registry.
-
-    A macro that a resumed run had begun stays in the version it was begun with.
-    """
-    macros = {macro.name: macro for macro in listed if macro.enabled}
-    for begun in state.macros.values() if state is not None else ():
-        try:
-            macros[begun.started.macro] = registry.get(begun.started.macro, begun.started.version)
-        except UsageError:  # removed meanwhile: a call of it is answered with "no such tool"
-            macros.pop(begun.started.macro, None)
-    return with_macros(toolbox, macros.values()) if macros else toolbox
-
-
-def recorded_tools_of(began: RunStarted) -> list[str]:
-    """The names of the tools a run was offered, those left out that are made anew for each run."""
-    return [
-        str(item["name"])
-        for item in began.tools
-        if item["name"] not in {MACRO_RUN, LOAD_SKILL, FIND_TOOL, MCP_INSTALL}
-    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,9 +210,9 @@ async def _prepare_calls(
         if isinstance(prepared, Call):
             calls.append((prepared, tool))
         else:
-            await record(
+            record.answered(
                 Call(id=request.id, kind="tool", target=request.name, args=request.args, step=step.id),
-                _refusing_handler(prepared),
+                Result(error=prepared),
             )
     return calls
 
@@ -339,10 +339,16 @@ async def _held_in(call: Call, least: Level, ctx: RunContext) -> Call | Problem:
 
 def _may_run_beside_others(call: Call, tool: Tool, toolbox: Toolbox) -> bool:
     """Whether the call of `tool`, and each call it makes, is neither dangerous nor meant to run alone."""
-    if call.danger > TOGETHER or not tool.parallel_safe:
-        return False
-    return tool.parts is None or all(
-        part.danger <= TOGETHER and part.parallel_safe for part in map(toolbox.get, tool.parts(call.args))
+    return (
+        call.danger <= TOGETHER
+        and tool.parallel_safe
+        and (
+            tool.parts is None
+            or all(
+                part.danger <= TOGETHER and part.parallel_safe
+                for part in map(toolbox.get, tool.parts(call.args))
+            )
+        )
     )
 
 
@@ -372,13 +378,6 @@ def _call(call_id: str, tool: Tool, args: dict[str, Json], step: Step, *, attemp
     )
 
 
-def _refusing_handler(problem: Problem) -> Handler:
-    async def refuse(_: Call) -> Result:
-        return Result(error=problem)
-
-    return refuse
-
-
 def _timeout(toolbox: Toolbox) -> Timeout:
     return Timeout(
         lambda call: toolbox.get(call.target).timeout_s, lambda call: toolbox.get(call.target).in_thread
@@ -386,13 +385,15 @@ def _timeout(toolbox: Toolbox) -> Timeout:
 
 
 def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
-    if ctx.services.cache is None:
-        return ()
-    return ctx.services.cache.layers(
-        ctx.given.options.get("cache"),
-        ctx.tools,
-        ToolContext(workspace=ctx.given.workspace, run_id=ctx.run_id),
-        ctx.emit,
+    return (
+        ()
+        if ctx.services.cache is None
+        else ctx.services.cache.layers(
+            ctx.given.options.get("cache"),
+            ctx.tools,
+            ToolContext(workspace=ctx.given.workspace, run_id=ctx.run_id),
+            ctx.emit,
+        )
     )
 
 

@@ -13,17 +13,28 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.events.union import Record, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json, content_key
-from kestrel_lab.runtime.context.toolboxes import tools_for_event
+from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, MCP_INSTALL
 from kestrel_lab.tools.argument_schema import SchemaArguments
+from kestrel_lab.tools.macros import MACRO_RUN
+from kestrel_lab.tools.skills import LOAD_SKILL
 from kestrel_lab.tools.tool import Tool
 
 RECORDED: Final = "recorded"
 """The version of such a tool, by which a log tells it from one of the same name that exists here."""
 
 
+def recorded_tools_of(began: RunStarted) -> list[str]:
+    """The names of the tools a run was offered, those left out that are made anew for each run."""
+    return [
+        str(item["name"])
+        for item in began.tools
+        if item["name"] not in {MACRO_RUN, LOAD_SKILL, FIND_TOOL, MCP_INSTALL}
+    ]
+
+
 def recorded_tool(name: str, description: str = "", schema: dict[str, Json] | None = None) -> dict[str, Json]:
     """Return a recorded tool as `RunStarted.tools` names it."""
-    (entry,) = tools_for_event([_tool(name, description, schema or {}, lambda **_: "")])
+    entry = _tool(name, description, schema or {}, lambda **_: "").named
     return (
         entry | ({"description": description} if description else {}) | ({"schema": schema} if schema else {})
     )

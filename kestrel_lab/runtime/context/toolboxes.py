@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
-from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Step
 from kestrel_lab.models.chat_format import wire_name
 from kestrel_lab.tools.decorator import tool as as_tool
@@ -16,12 +15,6 @@ from kestrel_lab.tools.tool import Tool, Toolbox
 
 Tools = Iterable["str | Tool | Callable[..., Any]"]
 """Tools by name, as made by `@tool`, or as plain functions."""
-
-
-def tools_for_event(toolbox: Iterable[Tool]) -> list[dict[str, Json]]:
-    """The tools as an event names them."""
-    return [tool.named for tool in toolbox]
-
 
 DEFAULT = "default"
 """Stands for the tools that every run is offered unless it names some."""

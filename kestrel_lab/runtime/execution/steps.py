@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from kestrel_lab.answers.claim_markdown import asks_for_claims
@@ -103,6 +104,7 @@ async def work_on_step(step: Step, ctx: RunContext, approvals: RunApprovals) -> 
             raise  # prose is read sentence by sentence; claims in another form are not prose
 
 
+@dataclass(slots=True, eq=False)
 class StepRunner:
     """Does the work of the steps of one run, or goes on with it where the log ends.
 
@@ -113,18 +115,13 @@ class StepRunner:
     goes on counting.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        ctx: RunContext,
-        approvals: RunApprovals,
-        operations: Mapping[str, Operation],
-        preflight: Callable[[RunContext, Step], Awaitable[None]],
-    ) -> None:
-        """`preflight` raises a `RunError` when something that a step of a stage needs is not there."""
-        self.plan = plan
-        """As far as it has grown."""
-        self._ctx, self._approvals, self._operations, self._preflight = ctx, approvals, operations, preflight
+    plan: Plan
+    """As far as it has grown."""
+    _ctx: RunContext
+    _approvals: RunApprovals
+    _operations: Mapping[str, Operation]
+    _preflight: Callable[[RunContext, Step], Awaitable[None]]
+    """Raises a `RunError` when something that a step of a stage needs is not there."""
 
     async def __call__(self, step: Step) -> Outcome:
         """Carry out `step`; `artifacts.step_output` then says what it answered.
@@ -148,10 +145,10 @@ class StepRunner:
             StepStarted(
                 step=step.id,
                 goal=goal,
-                context=artifacts_prompt(inputs) if goal else "",
+                context=artifacts_prompt(inputs) if goal and inputs else "",
                 model=step.model,
                 model_kind=model.kind if step.model else "real",
-                system=ctx.system_of(step) if goal else None,
+                system=ctx.system_of(step) if goal and step.instructions else None,
                 images=[]
                 if not goal or self.plan.needs()[step.id] or ctx.state.started is None
                 else ctx.state.started.images,

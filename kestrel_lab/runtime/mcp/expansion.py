@@ -42,7 +42,7 @@ from kestrel_lab.runtime.context.tool_selection import (
     always_shown,
     index_of,
 )
-from kestrel_lab.runtime.context.toolboxes import check_wire_names, tools_for_event
+from kestrel_lab.runtime.context.toolboxes import check_wire_names
 from kestrel_lab.runtime.mcp.discovery import Sources
 from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.tools.argument_schema import ToolArgumentsError
@@ -366,7 +366,7 @@ class Expansion:
                 folder=str(got.folder),
                 lock=got.lock,
                 tree=got.tree,
-                tools=tools_for_event(tools),
+                tools=[tool.named for tool in tools],
                 entry=event.server,
                 call=context.call_id,
                 allowed=self._allowed(args),

@@ -83,38 +83,38 @@ class McpServers:
         )
         self._changing = threading.RLock()
         # Replaced as a whole under the lock, never changed in place, so iterating needs no lock.
-        self._servers = {name: self._server(config) for name, config in servers.items() if config.enabled}
+        self.servers = {name: self._server(config) for name, config in servers.items() if config.enabled}
         self._off = {name: config for name, config in servers.items() if not config.enabled}
 
     def __len__(self) -> int:
-        return len(self._servers)
+        return len(self.servers)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The servers that are enabled."""
-        return tuple(self._servers)
+        return tuple(self.servers)
 
     def tools(self, server: str | None = None) -> tuple[Tool, ...]:
         """Return the approved tools of every server, or of one; starts none."""
-        servers = self._servers
+        servers = self.servers
         wanted = servers.values() if server is None else [servers[server]] if server in servers else []
         return tuple(tool for one in wanted for tool in self._tools_of(one))
 
     async def adopt(self, config: ServerConfig) -> None:
         """Add a server; one of the same name with another command or address is replaced and ended."""
         with self._changing:
-            known = self._servers.get(config.name)
+            known = self.servers.get(config.name)
             if known is not None and known.config.key == config.key:
                 return
-            self._servers = {**self._servers, config.name: self._server(config)}
+            self.servers = {**self.servers, config.name: self._server(config)}
             self._supervisor.unwatch(dependency_name(config.name))
         await self._end([known] if known is not None else [])
 
     async def forget(self, name: str) -> None:
         """Remove a server and end it."""
         with self._changing:
-            known = self._servers.get(name)
-            self._servers = {other: server for other, server in self._servers.items() if other != name}
+            known = self.servers.get(name)
+            self.servers = {other: server for other, server in self.servers.items() if other != name}
             self._supervisor.unwatch(dependency_name(name))
         await self._end([known] if known is not None else [])
 
@@ -192,7 +192,7 @@ class McpServers:
 
     def table(self) -> ServerTable:
         """Return the state of every server; starts none."""
-        rows = [self._row(name, server) for name, server in self._servers.items()]
+        rows = [self._row(name, server) for name, server in self.servers.items()]
         rows += [_off_row(one) for one in self._off.values()]
         return ServerTable(rows)
 
@@ -208,7 +208,7 @@ class McpServers:
         if wanted is None:
             return tuple(
                 name
-                for name, one in self._servers.items()
+                for name, one in self.servers.items()
                 if not one.config.source and self.approvals.tools(one.config) is None
             )
         named = dict.fromkeys(
@@ -380,8 +380,8 @@ class McpServers:
     def _reset(self) -> list[Server]:
         """Replace every server by one never started; returns the old ones, which must be closed."""
         with self._changing:
-            before = self._servers
-            self._servers = {name: self._server(server.config) for name, server in before.items()}
+            before = self.servers
+            self.servers = {name: self._server(server.config) for name, server in before.items()}
             for name in before:
                 self._supervisor.unwatch(dependency_name(name))
         return list(before.values())
@@ -412,7 +412,7 @@ class McpServers:
             watched.failure(reason)
 
     def _known(self, name: str) -> Server:
-        if (server := self._servers.get(name)) is not None:
+        if (server := self.servers.get(name)) is not None:
             return server
         if name in self._off:
             off = self._off[name]
@@ -421,8 +421,8 @@ class McpServers:
                 or f"MCP server {name!r} is switched off in {off.source or 'its table'}: enabled = false"
             )
         known = (
-            did_you_mean(name, self._servers)
-            if self._servers
+            did_you_mean(name, self.servers)
+            if self.servers
             else f"none is set up; name it in kestrel.toml, in a table [mcp.servers.{name}]"
         )
         raise UsageError(f"there is no MCP server {name!r}: {known}")

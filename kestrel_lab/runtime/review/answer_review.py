@@ -137,9 +137,8 @@ async def form_issues(ctx: RunContext) -> list[Issue]:
         for record in records
         if isinstance(event := record.event, VerifierFinished) and event.verifier == FORM
     ]
-    fix = "ask for it again in that form, or without one"
     return [
-        Issue("minor", "", what, fix, check="form")
+        Issue("minor", "", what, "ask for it again in that form, or without one", check="form")
         for what in (verdicts[-1].issues if verdicts and not verdicts[-1].passed else ())
     ]
 

@@ -94,7 +94,7 @@ class Taint:
     """True if the workspace's files count as untrusted from the start."""
     words: list[str] = field(default_factory=list)
     """The texts that the user wrote, in order."""
-    _heard: tuple[int, set[str]] = field(default_factory=lambda: (0, set()))
+    _heard: tuple[int, frozenset[str]] = (0, frozenset())
     """Of how many of `words` the single words are known, and these."""
     passages: list[Passage] = field(default_factory=list)
     """Answers of tools, in order."""
@@ -439,8 +439,7 @@ class Taint:
         others' words.
         """
         count, heard = self._heard
-        for said in self.words[count:]:
-            heard.update(_WORD.findall(said.casefold()))
+        heard = heard.union(*(_WORD.findall(said.casefold()) for said in self.words[count:]))
         self._heard = len(self.words), heard
         given = {word for _, one in texts_in(dict(args)) for word in _WORD.findall(one.casefold())}
         letters = 0

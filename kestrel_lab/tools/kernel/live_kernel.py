@@ -376,8 +376,8 @@ class LiveKernel:
         show: bool = True,
         report: Callable[[str], object] = lambda _: None,
     ) -> ExecutionResult:
-        """Run `code` in the user's namespace, as a cell does; show its output if `show`. `report` gets what it
-        prints while it runs.
+        """Run `code` in the user's namespace, as a cell does; show its output if `show`. `report` gets what
+        it prints while it runs.
 
         Stop and the time limit interrupt it.
         """

@@ -7,6 +7,8 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 
+from kestrel_lab.tools.sandbox.autorun_list import names_in
+
 _OBEYED = {
     "config": "git obeys it, and may run what it names",
     "config.worktree": "git obeys it, and may run what it names",
@@ -79,7 +81,7 @@ def files_git_runs(place: str, root: str) -> Iterator[tuple[str, str]]:
         if os.path.islink(f"{place}/{name}")
     )
     yield from _named_elsewhere(place, root)
-    for name in _entries(f"{place}/worktrees"):
+    for name in names_in(f"{place}/worktrees"):
         yield from (
             (f"{place}/worktrees/{name}/{file}", _OBEYED[file])
             for file in ("commondir", "gitdir", "config.worktree")
@@ -110,12 +112,12 @@ def _named_elsewhere(place: str, root: str) -> Iterator[tuple[str, str]]:
     for folder in _REMOTES:
         yield from (
             (f"{place}/{folder}/{name}", "git takes an address from it")
-            for name in _entries(f"{place}/{folder}")
+            for name in names_in(f"{place}/{folder}")
         )
 
 
 def _hooks(folder: str) -> Iterator[tuple[str, str]]:
-    return ((f"{folder}/{name}", "git runs it") for name in _entries(folder) if not name.endswith(".sample"))
+    return ((f"{folder}/{name}", "git runs it") for name in names_in(folder) if not name.endswith(".sample"))
 
 
 def _configured_places(settings: str, gitdir: str) -> Iterator[tuple[bool, str]]:
@@ -130,13 +132,6 @@ def _configured_places(settings: str, gitdir: str) -> Iterator[tuple[bool, str]]
         hook_folder = key.lower() != "path"
         base = os.path.dirname(gitdir) if hook_folder else gitdir
         yield hook_folder, os.path.realpath(os.path.join(base, os.path.expanduser(value.strip())))
-
-
-def _entries(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def _content(path: str) -> bytes | None:

@@ -209,7 +209,7 @@ def _module_names() -> frozenset[str]:
     }
     names = set(sys.stdlib_module_names)
     for place in places:
-        for name in _names_in(place):
+        for name in names_in(place):
             if name.isidentifier():
                 names.add(name)
             elif found := _MODULE.fullmatch(name):
@@ -219,14 +219,15 @@ def _module_names() -> frozenset[str]:
 
 @cache
 def _program_names() -> frozenset[str]:
-    return frozenset(name for place in _search_path() for name in _names_in(place))
+    return frozenset(name for place in _search_path() for name in names_in(place))
 
 
 def _search_path() -> list[str]:
     return [os.path.abspath(place) for place in os.environ.get("PATH", "").split(os.pathsep) if place]
 
 
-def _names_in(folder: str) -> list[str]:
+def names_in(folder: str) -> list[str]:
+    """Return the names in a folder; none of one that cannot be read."""
     try:
         return os.listdir(folder)
     except OSError:

@@ -20,6 +20,7 @@ from kestrel_lab.tools.sandbox.autorun_git import BARE, LINKS, files_git_runs, h
 from kestrel_lab.tools.sandbox.autorun_list import (
     autorun_reason,
     is_program_folder,
+    names_in,
     program_reason,
     shadowed_module,
     shadows,
@@ -122,7 +123,7 @@ class AutorunWatch:
 
     def _look_at_index(self, gitdir: str, found: Marks) -> None:
         """Record files whose changes the index hides from git."""
-        for name in ("index", *(one for one in _entries(gitdir) if one.startswith("sharedindex."))):
+        for name in ("index", *(one for one in names_in(gitdir) if one.startswith("sharedindex."))):
             place = f"{gitdir}/{name}"
             try:
                 status = os.lstat(place)
@@ -238,10 +239,3 @@ def _read_links(place: str, root: str, changed: tuple[int, int]) -> _Folder:
             elif replaces:
                 files.append((entry.path, "git reads another object in place of the one that it names"))
     return _Folder(changed, tuple(inner), tuple(files), (), ())
-
-
-def _entries(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

@@ -18,7 +18,8 @@ _TEMPLATES = Path(__file__).parent / "templates"
 @cache
 def template_environment(folder: Path = _TEMPLATES) -> Environment:
     """Return the templates of `folder`, which may import `elements.html`; shows hidden characters."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # some 30 ms: not at import
+    # Loading jinja2 takes some 30 ms, too long for an import of this package.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     found = Environment(

@@ -8,9 +8,6 @@ from textwrap import wrap
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.views.html.elements import table_html
 
-_WIDTH = 100
-"""Columns of a value before it goes on in the next line."""
-
 
 class FactsView:
     """Base of what is shown as its `rows()`, each a name and a value."""
@@ -33,6 +30,6 @@ def facts_text(facts: Sequence[tuple[str, str]]) -> str:
     lines: list[str] = []
     wide = max((len(name) for name, _ in facts), default=0)
     for name, value in facts:
-        first, *rest = wrap(sanitize_text(value), _WIDTH) or [""]
+        first, *rest = wrap(sanitize_text(value), 100) or [""]
         lines += [f"{name:<{wide}}  {first}".rstrip(), *(f"{'':<{wide}}  {line}" for line in rest)]
     return "\n".join(lines)

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 _LONGEST: Final = 200_000
 """Characters of a text that is rendered; a longer one is shown as it is written."""
-_LONGEST_TAIL: Final = 20_000
-"""Characters of the last block of a growing text that is rendered again and again."""
-_LONGEST_FORMULA: Final = 2_000
 _WEB: Final = ("https://", "http://", "mailto:")
 """How the address of a link begins."""
 
@@ -146,6 +143,7 @@ def markdown_html(
             "overflow-x",
         },
         url_schemes={"http", "https", "mailto"},
+        # A page that a model links to must not learn where its reader came from.
         link_rel="noopener noreferrer nofollow",
     )
     # Once more: a character reference can stand for a hidden character.
@@ -216,7 +214,9 @@ class GrowingText:
         is to be rendered again at its end.
         """
         rest = text[self._settled :]
-        if len(rest) > _LONGEST_TAIL:
+        # The last block of a growing text is rendered again with each piece, which is quadratic in its
+        # length.
+        if len(rest) > 20_000:
             return "", f"<pre>{escape(rest)}</pre>"
         starts = [
             token.map[0]
@@ -224,6 +224,7 @@ class GrowingText:
             if token.level == 0 and token.map and token.nesting >= 0
         ]
         lines = rest.split("\n")
+        # The next piece may go on with the last block, so it is never complete.
         complete = sum(len(line) + 1 for line in lines[: starts[-1]]) if starts else 0
         self._settled += complete
         return markdown_html(rest[:complete]) if complete else "", markdown_html(rest[complete:])
@@ -268,7 +269,8 @@ class RenderedChanges:
 
 @cache
 def _parser(styled: bool) -> MarkdownIt:
-    from markdown_it import MarkdownIt  # loaded on use
+    # It is large and rarely needed, so it is loaded on use.
+    from markdown_it import MarkdownIt
     from mdit_py_plugins.dollarmath import dollarmath_plugin
     from mdit_py_plugins.texmath import texmath_plugin
 
@@ -340,7 +342,7 @@ def _mathml(source: str, block: bool) -> str:
     from latex2mathml.converter import Converter
 
     # Macros may grow without end.
-    if len(source) > _LONGEST_FORMULA or "\\def" in source or "newcommand" in source:
+    if len(source) > 2_000 or "\\def" in source or "newcommand" in source:
         return ""
     try:
         html = Converter(display="block" if block else "inline").convert(source)

@@ -22,14 +22,8 @@ from kestrel_lab.views.run_view import ACTED, RunView
 SAVED_CHARS = 400_000
 """About how much of a run's rows is saved with a notebook; a page of its own (`Run.report`) has everything.
 """
-_MOST_ROWS = 15
-"""Rows before the answer that are shown; more are folded, so that a long run stays a page high."""
-_OPEN_CALLS = 6
-"""Calls of a run whose code and figures are unfolded; of more only those that failed."""
 _FIGURE_CHARS = 4_000_000
 """Characters of figures that are saved with a notebook."""
-_LAST_ROWS = 8
-"""Rows that are shown of a long run without an answer."""
 TEXT_CHARS = 60_000
 """How much of one text is."""
 
@@ -60,7 +54,8 @@ def run_html(view: RunView, limit: int | None = SAVED_CHARS) -> str:
     Of a long run the rows in the middle are left out, so that the rest has about `limit` characters; a line
     says how many they are and how to see them.
     """
-    few = sum(isinstance(row, CallRow) for row in view.rows.values()) <= _OPEN_CALLS
+    # A run of few calls is read whole; of a longer one only the calls that failed are unfolded.
+    few = sum(isinstance(row, CallRow) for row in view.rows.values()) <= 6
     parts = template_macros(
         "run.html",
         tones=_TONE,
@@ -88,7 +83,7 @@ def run_html(view: RunView, limit: int | None = SAVED_CHARS) -> str:
         doubtful=any(isinstance(row, NoticeRow) and row.level in ("warning", "bad") for row in answer),
         facts=_facts(view),
         answer=[safe_markup(shown(row)) for row in answer],
-        did=_count_calls(work) if answer else "",
+        did=_count_calls(work) if answer and work else "",
         acted=acted,
         **_fold_rows(
             work, [*map(safe_markup, first), *missing, *map(safe_markup, last)], limit, bool(answer)
@@ -175,8 +170,9 @@ def _plan(view: RunView, limit: int | None, parts: Any) -> Any:
 
 def _fold_rows(work: list[Row], rows: list[Any], limit: int | None, answered: bool) -> dict[str, Any]:
     """Return the rows of the page; of many rows, all but the last ones fold into one `summary` line."""
-    shown = 0 if answered else _LAST_ROWS
-    if limit is None or len(rows) - shown <= _MOST_ROWS:
+    shown = 0 if answered else 8
+    # Rows before the answer are folded beyond these, so that a long run stays a page high.
+    if limit is None or len(rows) - shown <= 15:
         return {"earlier": [], "summary": "", "rows": rows}
     calls = sum(isinstance(row, CallRow) for row in work)
     empty = sum(isinstance(row, TextRow) and not row.text for row in work)

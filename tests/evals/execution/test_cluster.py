@@ -213,6 +213,19 @@ def test_rules_hold_on_workers(cluster, suite, tmp_path):
     strict.close()
 
 
+def test_trials_end_early_on_workers(cluster, suite, tmp_path):
+    """Early stopping that is asked for with the command is that of the workers, too."""
+    address, _ = cluster
+    suite.write_text(SUITE.replace("{tool_used: double}", "{tool_not_used: double}"))
+    lab = Lab(tmp_path / "early", env={})
+    how = {"scenarios": ["one"], "epochs": 1, "early_stopping": True}
+    there = asyncio.run(run_suite(lab, suite, **how, make=on_cluster(address)))
+    here = asyncio.run(run_suite(lab, suite, **how))
+    assert results(there) == results(here)
+    assert [row.ended_early for row in there.rows] == [True]
+    lab.close()
+
+
 def test_a_suite_that_differs_there_is_refused(cluster, suite, tmp_path):
     """What cannot be sent is refused before the first trial, with what to do."""
     address, _ = cluster

@@ -58,6 +58,30 @@ def test_failures_that_are_alike_are_one_cluster(lab: Lab) -> None:
     assert pay.name in repr(found)
 
 
+def test_the_table_says_how_many_of_which_and_why(lab: Lab) -> None:
+    """A row per cluster, the largest first: failures by configuration of its trials, the most first, why
+    the most typical one failed, its most telling words, and three runs to look at; then how to look.
+    """
+    found = lab.evals.clusters_sync("demo")
+    headings, rows = found.table()
+    pay, mail = found.clusters
+    assert found.headline == "suite demo: 11 failures in 2 clusters"
+    assert [row[:3] for row in rows] == [
+        (pay.name, "6", "3 of 7 a, 3 of 5 b"),
+        (mail.name, "5", "3 of 7 a, 2 of 5 b"),
+    ]
+    for cluster, row in zip(found.clusters, rows, strict=True):
+        cells = dict(zip(headings, row, strict=True))
+        assert cells["why, in the most typical"] == found.rows[cluster.members[0]].why
+        assert cells["most telling"].split(", ") == [*cluster.words][:4]
+        assert cells["for example"].split() == [*cluster.members[:3]]
+    *_, how = found.parts()
+    assert (
+        how
+        == f"look at one: kestrel show {pay.members[0]}; at two: kestrel align {' '.join(pay.members[:2])}"
+    )
+
+
 def test_names_stay_from_one_day_to_the_next(lab: Lab) -> None:
     """With more failures, of an old kind and a new one, the old kinds keep their names and what is said of
     them; in another order of runs nothing changes.

@@ -12,7 +12,7 @@ from kestrel_lab.core.citations import citations_in
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime.agent.system_prompt import citation_instructions
+from kestrel_lab.runtime.context.guidance import citation_instructions
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.builtin import native_tools

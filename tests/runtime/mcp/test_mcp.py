@@ -106,7 +106,7 @@ async def asking(
     server, _, tool = name.partition(":")
     session.mcp.named([name])
     known = session.registry.toolbox.get(name)
-    definitions = session.mcp.approvals.tools(session.mcp._servers[server].config)
+    definitions = session.mcp.approvals.tools(session.mcp.servers[server].config)
     assert definitions is not None and known is not None
     return await session.mcp.call(server, tool, definitions[tool].pin, args, progress)
 
@@ -193,7 +193,7 @@ def test_nothing_starts_before_a_call_and_tools_are_known_from_approval(make: Ma
     again = make(h=hostile())
     assert "h:echo" in again.registry.toolbox
     assert [row.state for row in again.mcp.table()] == ["not started"]
-    assert again.mcp._servers["h"].connection is None
+    assert again.mcp.servers["h"].connection is None
 
 
 def test_a_server_of_a_file_is_not_started_before_it_was_approved(make: Make, tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_restarts_end_with_their_budget(make: Make) -> None:
     session = make(h=hostile(), good=hostile())
     policy = HealthPolicy(failures=1, open_s=0.01, restarts=2, restarts_per_s=600)
     session.mcp = McpServers(
-        {n: s.config for n, s in session.mcp._servers.items()},
+        {n: s.config for n, s in session.mcp.servers.items()},
         session.supervisor,
         env=session.env,
         logs=session.home,
@@ -397,9 +397,9 @@ def test_an_answer_too_long_fails_its_call_alone(make: Make) -> None:
     session = make(h=hostile(timeout_s=PATIENCE_S))
     with pytest.raises(ToolError, match=rf"too long: 3,000,\d\d\d bytes, at most {LONGEST_LINE:,} are read"):
         ask(session, "h:huge")
-    first = session.mcp._servers["h"].connection
+    first = session.mcp.servers["h"].connection
     assert ask(session, "h:echo", text="next") == "next"
-    assert session.mcp._servers["h"].connection is first
+    assert session.mcp.servers["h"].connection is first
     with pytest.raises(DependencyError, match=r"it sent a message of 4,000,000 bytes"):
         ask(session, "h:endless")
     with pytest.raises(DependencyError, match="it writes what is not a message"):

@@ -26,7 +26,7 @@ def test_closing_while_a_server_is_added_ends_all_of_them(make: Make) -> None:  
     """
     session = make(a=hostile("stubborn=/dev/null", sandbox="S0"), b=hostile())
     session.mcp.learn()
-    started = [server.connection for server in session.mcp._servers.values()]
+    started = [server.connection for server in session.mcp.servers.values()]
 
     async def go() -> None:
         closing = asyncio.ensure_future(session.mcp.aclose())
@@ -83,7 +83,7 @@ def test_two_calls_that_find_an_outdated_server_restart_it_once(make: Make) -> N
     level = ["S0"]
     session = make(h=hostile())
     session.mcp._sandbox = lambda: Sandbox.parse(level[0])
-    session.mcp._servers["h"].sandbox = session.mcp._sandbox
+    session.mcp.servers["h"].sandbox = session.mcp._sandbox
     session.mcp.learn("h")
     opened: list[Connection] = []
     whole = Connection.open

@@ -65,7 +65,7 @@ def sessions(tmp_path: Path) -> Iterator[Any]:
 def ask(session: Lab, tool: str = "look", **args: Any) -> str:
     """What the server's tool answers."""
     session.mcp.learn("nosy")
-    definitions = session.mcp.approvals.tools(session.mcp._servers["nosy"].config)
+    definitions = session.mcp.approvals.tools(session.mcp.servers["nosy"].config)
     assert definitions is not None
     return asyncio.run(session.mcp.call("nosy", tool, definitions[tool].pin, args, lambda *_: None))
 

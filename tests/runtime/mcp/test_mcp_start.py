@@ -160,7 +160,7 @@ def test_a_name_that_no_server_has_is_refused_before_anything_begins(
     with pytest.raises(UsageError, match="there is no MCP server 'gut'"):
         asyncio.run(go())
     assert session.store.runs() == []
-    assert session.mcp._servers["h"].connection is None
+    assert session.mcp.servers["h"].connection is None
 
 
 def test_a_plan_that_needs_a_broken_server_says_so(make: Make, workspace: Path) -> None:  # noqa: F811
@@ -251,7 +251,7 @@ def test_a_setting_of_the_sandbox_reaches_servers(
     )
     try:
         lab.mcp.learn("h")
-        first = lab.mcp._servers["h"].connection
+        first = lab.mcp.servers["h"].connection
         assert (
             first is not None
             and first.level is not None
@@ -260,7 +260,7 @@ def test_a_setting_of_the_sandbox_reaches_servers(
         lab.configure("sandbox", "S1")
         model = ScriptedModel([call("h:echo", text="hi"), say("done")])
         run = lab.run_sync("go", model=model, tools=["h:*"], workspace=tmp_path)
-        now = lab.mcp._servers["h"].connection
+        now = lab.mcp.servers["h"].connection
         assert [event.text for event in run.events() if isinstance(event, ToolAnswered)] == ["hi"]
         assert now is not first and now is not None and now.level is not None and now.level.name == "S1"
         assert not first.alive
@@ -281,9 +281,9 @@ def test_a_server_with_a_sandbox_of_its_own_keeps_it(
     )
     try:
         lab.mcp.learn("h")
-        first = lab.mcp._servers["h"].connection
+        first = lab.mcp.servers["h"].connection
         lab.configure("sandbox", "auto")
-        assert not lab.mcp._servers["h"].outdated
+        assert not lab.mcp.servers["h"].outdated
         assert first is not None and first.alive
     finally:
         lab.close()

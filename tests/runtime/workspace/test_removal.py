@@ -22,7 +22,7 @@ from kestrel_lab.evals.stored_trials import (
 )
 from kestrel_lab.eventlog import removal
 from kestrel_lab.eventlog.removal import plan_removal, remove_from_log, removed_runs
-from kestrel_lab.eventlog.run_status import mark_idle, mark_working
+from kestrel_lab.eventlog.run_status import AT_WORK
 from kestrel_lab.runtime.security.file_taint import FileTaint
 from kestrel_lab.runtime.workspace.removal import collect_garbage, remove_runs, runs_older_than
 from kestrel_lab.testing import ScriptedModel
@@ -175,13 +175,13 @@ def test_a_run_at_work_is_refused(tmp_path: Path) -> None:
     first = run(lab, tmp_path, "go")
     lab.store.create_run("busy", RunStarted(goal="g", workspace=str(tmp_path), model="m"))
     lab.store.flush()
-    mark_working(lab.store.session, "busy")
+    AT_WORK.add((lab.store.session, "busy"))
     with pytest.raises(UsageError, match="busy is at work: stop it first"):
         remove_runs(lab, first, "busy")
     with pytest.raises(UsageError, match="no run"):
         remove_runs(lab, first, "r0")
     assert len(lab.store.runs()) == 2
-    mark_idle(lab.store.session, "busy")
+    AT_WORK.discard((lab.store.session, "busy"))
     remove_runs(lab, first, "busy")
     assert lab.store.runs() == []
     lab.close()

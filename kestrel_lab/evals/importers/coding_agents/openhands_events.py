@@ -62,7 +62,8 @@ def is_openhands_row(value: Any) -> bool:
 
 
 def _flat(pair: Any) -> list[Any]:
-    return pair if isinstance(pair, list) else [pair]  # older rows have pairs of action and observation
+    # Older rows have pairs of action and observation.
+    return pair if isinstance(pair, list) else [pair]
 
 
 def openhands_row(value: dict[str, Any], source: str) -> Recording:
@@ -206,7 +207,8 @@ class _Reader:
             metadata.get("tool_call_id") or (event.get("cause") if event.get("cause") is not None else "")
         )
         failed = kind == "error"
-        if not self._open:  # an error of the agent itself, such as a call that could not be read
+        # It is an error of the agent itself, such as a call that could not be read.
+        if not self._open:
             yield ImportedMessage(role="note", text=text, at=seconds_of(event.get("timestamp")))
             return
         self._open.discard(call)

@@ -16,6 +16,7 @@ from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.core.yaml.reader import MAX_BYTES
 from kestrel_lab.core.yaml.writer import entry_text
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
@@ -130,6 +131,7 @@ class SuiteDraft:
                 f"its {format_count(len(self.scenarios), 'scenario')} take more than {MAX_BYTES:,} bytes, "
                 "as a suite file cannot: leave out a part of its tests or prompts, and import that by itself"
             )
+        # In the same folder, since a file is moved at once only within one file system.
         made = Path(tempfile.mkdtemp(prefix=".import-", dir=out.parent))
         try:
             (made / out.name).write_text(text, encoding="utf-8", newline="")
@@ -144,7 +146,8 @@ class SuiteDraft:
                 path = made / folder.name / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
-            for target in reversed(targets):  # the suite last: who sees it sees all of it
+            # The suite is moved last: whoever sees it sees all of it.
+            for target in reversed(targets):
                 (made / target.name).replace(target)
         finally:
             shutil.rmtree(made, ignore_errors=True)
@@ -155,7 +158,7 @@ class SuiteDraft:
 
         Returns whether there are any, and others beside them.
         """
-        found = {int(place): why for place, why in _PROBLEM.findall(problems)}
+        found = {int(place): why for place, why in re.findall(r"scenarios\[(\d+)\]\.?(.*)", problems)}
         if not found or len(found) == len(self.scenarios):
             return False
         for place in sorted(found, reverse=True):
@@ -164,7 +167,6 @@ class SuiteDraft:
         return True
 
 
-_PROBLEM: Final = re.compile(r"scenarios\[(\d+)\]\.?(.*)")
 FOLDER: Final = "IMPORTED-FILES"
 """Stands in a draft for the folder of its files."""
 
@@ -192,9 +194,7 @@ class ImportedSuite(PartsView):
         if self.listed is None:
             return [run]
         # The same thing at many places is one row, as a person would say it.
-        places: dict[tuple[str, str], list[str]] = {}
-        for one in self.draft.missing:
-            places.setdefault((one.what, one.way), []).append(one.where)
+        places = group_values(((one.what, one.way), one.where) for one in self.draft.missing)
         rows = [
             [at[0] + (f" and {len(at) - 1} more" if len(at) > 1 else ""), what, way]
             for (what, way), at in places.items()

@@ -27,7 +27,8 @@ _SECTIONS: Final = frozenset(
     {
         *("version", "schema_version", "task", "metadata", "verifier", "agent", "environment", "source"),
         *("steps", "multi_step_reward_strategy"),
-        "solution",  # how the task is solved, which no agent sees
+        # The solution of the task, which no agent sees.
+        "solution",
     }
 )
 _ENVIRONMENT: Final = frozenset(
@@ -42,7 +43,6 @@ _WAYS: Final = {
     "skills_dir": "skills of the workspace",
 }
 _COPIES: Final = ("COPY", "ADD")
-_SILENT: Final = ("CMD", "LABEL", "ARG", "EXPOSE", "SHELL", "STOPSIGNAL", "MAINTAINER")
 _CONTAINER: Final = "a container where there is one, or commands under before"
 
 
@@ -149,7 +149,11 @@ def _container(draft: SuiteDraft, task: Path, name: str, home: str, image: Any) 
         Defaults(root=home)
     except UsageError:
         for line, words in _instructions(read_beside(dockerfile, "Dockerfile")):
-            if words[0].upper() not in (*_COPIES, *_SILENT, "WORKDIR"):
+            if words[0].upper() not in (
+                *_COPIES,
+                *("CMD", "LABEL", "ARG", "EXPOSE", "SHELL", "STOPSIGNAL", "MAINTAINER"),
+                "WORKDIR",
+            ):
                 draft.lost(
                     f"{name}/environment/Dockerfile:{line}", one_line(" ".join(words), 120), _CONTAINER
                 )
@@ -218,7 +222,8 @@ def _copy(draft: SuiteDraft, folder: Path, name: str, source: str, target: str, 
     """Take over what is copied to the working folder; return whether it is there."""
     inside = PurePosixPath(target)
     if home == "/" or not inside.is_relative_to(home):
-        return True  # the image has it
+        # What lies outside of the working folder is in the image already.
+        return True
     found = [one for one in sorted(folder.glob(source.removeprefix("./") or ".")) if _is_inside(one, folder)]
     if source in (".", "./"):
         found = [folder]

@@ -45,7 +45,7 @@ from kestrel_lab.evals.suites.datasets import TABLES, read_rows
 
 _DATA: Final = "save its rows as CSV or JSON Lines and name the file: --data FILE"
 _WORKFLOW: Final = "a workflow (plan:), or instructions of the suite"
-_SCORE: Final = "a graded check stands in its place: write a python_check that says the same"
+_SCORE: Final = "a graded check takes its place: write a python_check that says the same"
 _TOOLS: Final = {
     "bash": "bash",
     "python": "run_python",
@@ -54,7 +54,7 @@ _TOOLS: Final = {
 }
 _REDUCERS: Final = {"mean": "mean", "mode": "mode", "median": "mode", "max": "max"}
 _LIMITS: Final = {"message_limit": "messages", "token_limit": "tokens", "time_limit": "seconds"}
-_TOLD: Final = ("input", "target", "choices", "files", "setup")
+_OF_SCENARIO: Final = ("input", "target", "choices", "files", "setup")
 """What a scenario is made of in a sample."""
 _CHOSEN: Final = frozenset({"filter", "slice", "shuffle", "shuffle_choices"})
 """Methods of a dataset that give another."""
@@ -261,10 +261,12 @@ class _TaskReader:
             yield from self._samples(given.arg("samples", 0), given.line)
             return
         inner = given.owner if given.name in _CHOSEN else given.arg("", 0)
-        if isinstance(inner, Called) and given.name not in _LOADED:  # or a function that is given a dataset
+        # It may also be a function that is given a dataset.
+        if isinstance(inner, Called) and given.name not in _LOADED:
             yield from self._chosen(given, inner)
             return
         rows, limit, fields = list(self._rows(given)), given.arg("limit"), given.arg("sample_fields", 1)
+        # A limit is about the published data, not about rows that a person saved.
         most = limit if isinstance(limit, int) and self.data is None else None
         for number, row in enumerate(rows[:most], 1):
             try:
@@ -359,7 +361,7 @@ class _TaskReader:
         return made
 
     def _scenario(self, origin: str, sample: dict[str, Any], solved: _Solved, scorers: list[Any]) -> None:
-        if unknown := [key for key in _TOLD if not is_plain(_content(sample.get(key)))]:
+        if unknown := [key for key in _OF_SCENARIO if not is_plain(_content(sample.get(key)))]:
             why = _unknown(sample.get(unknown[0]))
             self.draft.lost(
                 origin, f"the sample: its {' and '.join(unknown)}: {why}", "write it as a scenario"
@@ -420,7 +422,8 @@ class _TaskReader:
     def _score(self, scorer: Any, targets: list[str], *, has_choices: bool) -> list[dict[str, Json]]:
         name, line = _name(scorer), _line(scorer)
         if name == "choice" and has_choices:
-            return []  # `choices` bring their own check
+            # `choices` bring their own check.
+            return []
         make = SCORERS.get(name) if isinstance(scorer, Called) else None
         note = None
         if make is None:

@@ -6,7 +6,6 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, cast
@@ -74,7 +73,6 @@ _PROVIDERS: Final = {
     },
 }
 """Their providers by the names that litellm has for them."""
-_KINDS: Final = ("chat", "messages", "completion", "responses", "text", "text-generation")
 _OTHER_KINDS: Final = frozenset(
     {
         *("embedding", "embeddings", "realtime", "image", "video", "audio", "speech", "transcription"),
@@ -94,11 +92,8 @@ _TEST: Final = frozenset({"vars", "assert", "options", "description", "threshold
 _CODE: Final = (".py", ".js", ".ts", ".mjs", ".cjs", ".rb", ".go", ".sh")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Prompt:
-    name: str
-    system: str
-    text: str
+_Prompt = tuple[str, str, str]
+"""A name, the system message and the text."""
 
 
 def read_promptfoo(path: Path) -> SuiteDraft:
@@ -130,7 +125,7 @@ class _Reader:
                 for prompt in prompts:
                     name = str(test.get("description") or f"test-{number}")
                     self._scenario(
-                        origin, f"{name}-{prompt.name}" if several else name, test, variables, prompt
+                        origin, f"{name}-{prompt[0]}" if several else name, test, variables, prompt
                     )
         return self.draft
 
@@ -206,7 +201,7 @@ class _Reader:
         """Return the model that a provider's id names; empty where ours has none such."""
         name = str(_mapping(given).get("id", "")) if isinstance(given, dict) else str(given or "")
         maker, *rest = name.split(":")
-        if rest and rest[0] in _KINDS:
+        if rest and rest[0] in ("chat", "messages", "completion", "responses", "text", "text-generation"):
             rest = rest[1:]
         known = _PROVIDERS.get(maker)
         if known is None or not rest or rest[0] in _OTHER_KINDS:
@@ -217,7 +212,8 @@ class _Reader:
 
     def _prompts(self) -> Iterator[_Prompt]:
         given_prompts = self.config.get("prompts")
-        if isinstance(given_prompts, dict):  # files with their labels
+        # A mapping has labels by file.
+        if isinstance(given_prompts, dict):
             given_prompts = [
                 {"id": f"file://{name}", "label": label} for name, label in given_prompts.items()
             ]
@@ -233,7 +229,7 @@ class _Reader:
             for number, piece in enumerate(pieces, 1):
                 system, said = _chat(piece)
                 name = label if len(pieces) == 1 else f"{label}-{number}"
-                yield _Prompt(name=name, system=system, text=said)
+                yield name, system, said
 
     def _prompt_texts(self, text: str) -> list[str]:
         name = text.removeprefix("file://")
@@ -270,7 +266,8 @@ class _Reader:
     def _test_list(self, where: str, given: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         for place, one in enumerate(as_list(given)):
             at = f"{where}[{place}]"
-            path = one["path"] if isinstance(one, dict) and "path" in one else one  # with `config` for code
+            # A mapping with a path has the options of code under `config`.
+            path = one["path"] if isinstance(one, dict) and "path" in one else one
             if not isinstance(path, str):
                 yield at, _mapping(one)
                 continue
@@ -363,6 +360,7 @@ class _Reader:
         self, where: str, name: str, test: dict[str, Any], variables: dict[str, Json], prompt: _Prompt
     ) -> None:
         options = {**_mapping(self.default.get("options")), **_mapping(test.get("options"))}
+        label, instructions, text = prompt
         for key in sorted(
             set(options) & {"transform", "postprocess", "transformVars", "rubricPrompt", "storeOutputAs"}
         ):
@@ -374,10 +372,10 @@ class _Reader:
         try:
             # Values may have templates of their own, which see the other values.
             scope = {key: _rendered(value, variables) for key, value in variables.items()}
-            system = str(_rendered(prompt.system, scope))
+            system = str(_rendered(instructions, scope))
             goal = "".join(
                 str(_rendered(part, scope))
-                for part in (options.get("prefix", ""), prompt.text, options.get("suffix", ""))
+                for part in (options.get("prefix", ""), text, options.get("suffix", ""))
             )
         except UsageError as error:
             self.draft.lost(where, f"the prompt cannot be filled in: {error}", "write the goal out")
@@ -397,7 +395,7 @@ class _Reader:
             where,
             {
                 "id": name,
-                "family": prompt.name if len(as_list(self.config.get("prompts"))) > 1 else "",
+                "family": label if len(as_list(self.config.get("prompts"))) > 1 else "",
                 "goal": f"{system}\n\n{goal}" if system else goal or " ",
                 "checks": cast("list[Json]", checks),
                 "at_least": threshold if isinstance(threshold, int | float) else None,
@@ -428,7 +426,8 @@ class _Reader:
         if "transform" in one:
             self.draft.lost(where, "the transform of an assertion", RUN_ONE)
         note = JUDGED_OTHERWISE.get(kind.removeprefix("not-"))
-        if note and note not in [one.way for one in self.draft.missing]:  # once, and not at each place
+        # A remark is made once, and not at each place.
+        if note and note not in [one.way for one in self.draft.missing]:
             self.draft.lost(where, f"{kind} as it is judged there, here and elsewhere", note)
         return made
 

@@ -12,7 +12,6 @@ from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.yaml.reader import read_yaml
 from kestrel_lab.evals.importers.suites.draft import SuiteDraft, as_list
 
-_OWN: Final = "a python_check with the same function, beside the suite"
 _FIRST: Final = {
     "Equals": "value",
     "Contains": "value",
@@ -27,12 +26,12 @@ _FIRST: Final = {
     "GEval": "criteria",
 }
 """The argument that an evaluator takes where one value stands alone."""
-_ORDERS: Final = {"exact": "exact", "in_order": "in_order", "any_order": "any_order"}
 
 
 def read_pydantic_evals(path: Path) -> SuiteDraft:
     """Return the suite of a dataset; raises `UsageError` for a file that is none."""
-    value = read_yaml(path, aliases=True).value  # JSON is YAML
+    # JSON is YAML.
+    value = read_yaml(path, aliases=True).value
     if not isinstance(value, dict) or not isinstance(value.get("cases"), list):
         raise UsageError(f"{path} has no list of cases: it is no dataset of pydantic-evals")
     draft = SuiteDraft(source=path, tool="pydantic-evals")
@@ -68,7 +67,11 @@ def _case(draft: SuiteDraft, where: str, case: dict[str, Any], shared: list[Any]
             for item in made:
                 parse_check(item)
         except UsageError as error:
-            draft.lost(at, f"the evaluator {name}: {error}", _WAYS.get(name, _OWN))
+            draft.lost(
+                at,
+                f"the evaluator {name}: {error}",
+                _WAYS.get(name, "a python_check with the same function, beside the suite"),
+            )
             continue
         if name in _NOTES:
             draft.lost(at, f"{name} as it is judged there", _NOTES[name])
@@ -161,7 +164,9 @@ def _tools(given: Mapping[str, Any], _: Json) -> list[dict[str, Json]]:
 
 def _trajectory(given: Mapping[str, Any], _: Json) -> list[dict[str, Json]]:
     calls: list[Json] = [str(name) for name in as_list(given.get("expected_trajectory"))]
-    mode = _ORDERS.get(str(given.get("order", "in_order")))
+    mode = {"exact": "exact", "in_order": "in_order", "any_order": "any_order"}.get(
+        str(given.get("order", "in_order"))
+    )
     if mode is None:
         raise UsageError(f"an order {given.get('order')!r}")
     return [{"trajectory_match": {"calls": calls, "mode": mode}}]

@@ -16,8 +16,6 @@ from kestrel_lab.evals.importers.suites.inspect_tasks import read_inspect
 from kestrel_lab.evals.importers.suites.promptfoo import read_promptfoo
 from kestrel_lab.evals.importers.suites.pydantic_evals import read_pydantic_evals
 
-_CONFIGS = ("promptfooconfig.yaml", "promptfooconfig.yml", "promptfooconfig.json")
-
 
 def import_suite(
     source: str | Path, *, out: str | Path | None = None, task: str = "", data: str | Path | None = None
@@ -49,7 +47,14 @@ def _read(path: Path, task: str, data: Path | None) -> SuiteDraft:
     if not path.exists():
         raise UsageError(f"there is no {path}")
     if path.is_dir():
-        found = next((path / name for name in _CONFIGS if (path / name).is_file()), None)
+        found = next(
+            (
+                path / name
+                for name in ("promptfooconfig.yaml", "promptfooconfig.yml", "promptfooconfig.json")
+                if (path / name).is_file()
+            ),
+            None,
+        )
         if found is None or find_tasks(path):
             return read_harbor(path)
         path = found

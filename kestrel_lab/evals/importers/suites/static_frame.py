@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from kestrel_lab.evals.importers.suites.static_values import (
     BINARY,
@@ -31,14 +31,13 @@ from kestrel_lab.evals.importers.suites.static_values import (
     is_plain,
 )
 
-_DEEPEST: Final = 20
-
 
 def _only_raises(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and not node.orelse and isinstance(node.body[-1], ast.Raise)
 
 
-class _Returned(Exception):  # a jump, not a mistake
+# This is a jump and no mistake.
+class _Returned(Exception):
     def __init__(self, value: Any) -> None:
         self.value = value
 
@@ -64,7 +63,8 @@ class Frame:
     def run(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Return what the function gives for arguments; raises `Unreadable`."""
         node = self._function.node
-        if self._depth > _DEEPEST:
+        # Python's own limit of recursion would end this reader before that of the file that it reads.
+        if self._depth > 20:
             raise Unreadable(node, f"{self._function.name} calls itself too often")
         self._bind(node.args, args, kwargs)
         if isinstance(node, ast.Lambda):
@@ -106,9 +106,11 @@ class Frame:
                 raise
             except Unreadable as error:
                 if any(isinstance(one, ast.Return) for one in ast.walk(statement)):
-                    raise  # what the function gives depends on it
+                    # What the function gives depends on it.
+                    raise
                 if _only_raises(statement):
-                    continue  # it looks for mistakes in arguments, which are not given here
+                    # It looks for mistakes in arguments, which are not given here.
+                    continue
                 self._module.skipped.append(error)
                 self._forget(statement, error)
 
@@ -267,7 +269,8 @@ class Frame:
             return self._plain(node, operator.getitem, held, self.value(node.slice))
         bounds = (node.slice.lower, node.slice.upper, node.slice.step)
         lower, upper, step = (None if one is None else self.value(one) for one in bounds)
-        if isinstance(held, Called) and step is None:  # some of its samples
+        # A slice of a dataset is some of its samples.
+        if isinstance(held, Called) and step is None:
             return Called(name="slice", args=(lower, upper), kwargs={}, line=node.lineno, owner=held)
         return self._plain(node, lambda one: one[lower:upper:step], held)
 
@@ -333,7 +336,8 @@ class Frame:
         if name in FUNCTIONS:
             known = [*args, *kwargs.values()]
             if name in HOLDERS and not any(isinstance(one, OPAQUE) for one in known):
-                known = []  # lists of what is not known are lists all the same
+                # Lists of what is not known are lists all the same.
+                known = []
             return self._plain(node, lambda *_: FUNCTIONS[name](*args, **kwargs), *known)
         return Called(name=name, args=tuple(args), kwargs=kwargs, line=node.lineno)
 
@@ -362,6 +366,7 @@ class Frame:
             found = None
         if not builds or isinstance(found, Called | list):
             return found
+        # What was left out in it is code of a run, and no loss for the suite.
         del self._module.skipped[skipped:]
         return Called(name=function.name, args=tuple(args), kwargs=kwargs, line=node.lineno)
 
@@ -382,9 +387,11 @@ class Frame:
             return self._sized(node, filled_template(node, owner, args, kwargs))
         if name in ("replace", "join") and grown_length(owner, name, args) > MOST_TEXT:
             raise Unreadable(node, "it makes something too large")
-        if name == "add":  # a set, which is a list here
+        # Sets are lists here, so `add` is an append of what is not there.
+        if name == "add":
             name, args = ("append", args) if args[:1] and args[0] not in owner else ("copy", [])
-        keeps = isinstance(owner, list | dict)  # what is not known may lie in a list
+        # A value that is not known may lie in a list or a mapping.
+        keeps = isinstance(owner, list | dict)
         found = self._plain(
             node,
             lambda *_: getattr(owner, name)(*args, **kwargs),

@@ -12,7 +12,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.importers.suites.draft import read_beside
@@ -25,9 +25,6 @@ from kestrel_lab.evals.importers.suites.static_values import (
     Unreadable,
     decorators_of,
 )
-
-MOST_STEPS: Final = 2_000_000
-"""Expressions that are worked out for one file."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -116,9 +113,10 @@ class StaticModule:
         return Frame(function, 0).run(args, dict(kwargs))
 
     def tick(self, node: ast.AST) -> None:
-        """Count a step; raises `Unreadable` beyond `MOST_STEPS`."""
+        """Count a step; raises `Unreadable` beyond two million."""
         self._steps[0] += 1
-        if self._steps[0] > MOST_STEPS:
+        # A loop of the file that is read may have no end.
+        if self._steps[0] > 2_000_000:
             raise Unreadable(node, "it takes too many steps")
 
     def global_value(self, name: str) -> Any:
@@ -131,7 +129,17 @@ class StaticModule:
             # One that is made of itself is not known.
             self._values[name] = Unread(error=Unreadable(constant, f"{name} is made of itself"))
             self._values[name] = Frame(
-                Function(name=name, node=ast.Lambda(args=_NO_ARGS, body=constant), module=self), 0
+                Function(
+                    name=name,
+                    node=ast.Lambda(
+                        args=ast.arguments(
+                            posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]
+                        ),
+                        body=constant,
+                    ),
+                    module=self,
+                ),
+                0,
             ).part(constant)
             return self._values[name]
         if name in self._imports:
@@ -142,9 +150,6 @@ class StaticModule:
                 return Unread(error=Unreadable(ast.Pass(), str(error)))
             return module.global_value(there)
         return Named(name=name)
-
-
-_NO_ARGS: Final = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

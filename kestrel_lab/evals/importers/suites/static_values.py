@@ -103,7 +103,8 @@ def _times(a: Any, b: Any) -> Any:
 
 def _floor_mod(work: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def numbers(a: Any, b: Any) -> Any:
-        if not isinstance(a, int | float):  # % is a way to format texts, of any width
+        # % is a way to format texts, of any width.
+        if not isinstance(a, int | float):
             raise TypeError("it is no number")
         return work(a, b)
 
