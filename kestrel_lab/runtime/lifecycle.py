@@ -99,8 +99,14 @@ async def carry_out(ctx: RunContext, approvals: RunApprovals, plan: Plan) -> Non
         raise
     else:
         _end_run(ctx, RunStatus.COMPLETE if end.outcome == "complete" else RunStatus.FAILED, end)
-    await ctx.on_disk(last=True)
+    await _end_on_disk(ctx)
     await _call_end_hooks(ctx)
+
+
+async def _end_on_disk(ctx: RunContext) -> None:
+    """Wait for the disk, unless what is stored behind the run does."""
+    if not ctx.given.ports.stored_behind:
+        await ctx.on_disk()
 
 
 async def _call_end_hooks(ctx: RunContext) -> None:

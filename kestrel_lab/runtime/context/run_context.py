@@ -324,17 +324,15 @@ class RunContext:
         self._check_going()
 
     def _check_going(self) -> None:
-        self._check_refused()
+        if self._failure is not None:
+            raise self._failure
         if limit := self.clock.overdue:
             raise self.out_of_time(limit)
 
-    async def on_disk(self, *, last: bool = False) -> None:
+    async def on_disk(self) -> None:
         """Wait until everything emitted so far is committed; raises the store's error if something was
-        refused. The `last` wait of a run is left to what is `stored_behind` it.
+        refused.
         """
-        if last and self.given.ports.stored_behind:
-            self._check_refused()
-            return
         loop = asyncio.get_running_loop()
         if self._queued and self._asking is None:
             self._asking = []
@@ -345,10 +343,6 @@ class RunContext:
         if waiting is not None:
             waiting.append(waiter := loop.create_future())
             await waiter
-        self._check_refused()
-
-    def _check_refused(self) -> None:
-        """Raise the store's error if an event was refused."""
         if self._failure is not None:
             raise self._failure
 
