@@ -77,15 +77,15 @@ def keys_of_terminal() -> Iterator[Callable[[], str]]:
             with suppress(termios.error):  # its window was closed
                 termios.tcsetattr(number, termios.TCSADRAIN, usual)
 
-    usual_ends = {one: signal.getsignal(one) for one in (signal.SIGHUP, signal.SIGTERM)}
-    for one, before in usual_ends.items():
-        if before is signal.SIG_DFL:  # below nohup a hang-up is ignored
-            signal.signal(one, _leave)
+    # Below nohup a hang-up is ignored, and stays so.
+    ends = [one for one in (signal.SIGHUP, signal.SIGTERM) if signal.getsignal(one) is signal.SIG_DFL]
+    for one in ends:
+        signal.signal(one, _leave)
     try:
         yield read
     finally:
-        for one, before in usual_ends.items():
-            signal.signal(one, before)
+        for one in ends:
+            signal.signal(one, signal.SIG_DFL)
 
 
 def _leave(number: int, _frame: object) -> None:

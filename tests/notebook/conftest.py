@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from lab_server import CANARY, CHROMIUM, QUIET, JupyterLab, serve
+from waits import PATIENCE_MS
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +26,8 @@ def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]
     if not Path(CHROMIUM).exists():
         pytest.skip("there is no Chromium here")
     playwright = pytest.importorskip("playwright.sync_api")
+    # For every expectation: playwright's own five seconds are too few on a busy machine.
+    playwright.expect.set_options(timeout=PATIENCE_MS)
     root, config = tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("config")
     with serve(root, config, {"OPENAI_API_KEY": CANARY}) as url, playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=QUIET.split(), timeout=120_000)

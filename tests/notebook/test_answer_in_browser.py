@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
     pytest.mark.timeout(600),
 ]
-expect.set_options(timeout=PATIENCE_MS)
 SETUP = """%load_ext kestrel_lab
 import asyncio, pathlib
 from kestrel_lab import Lab

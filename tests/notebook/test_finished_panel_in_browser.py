@@ -23,7 +23,6 @@ pytestmark = [
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
     pytest.mark.timeout(400),
 ]
-expect.set_options(timeout=PATIENCE_MS)
 SETUP = """%load_ext kestrel_lab
 import time, logging, matplotlib.pyplot as plt
 logging.basicConfig()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from lab_server import CHROMIUM, READY, JupyterLab, run_cell
-from waits import PATIENCE_MS
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect
@@ -21,7 +20,6 @@ pytestmark = [
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
     pytest.mark.timeout(600),
 ]
-expect.set_options(timeout=PATIENCE_MS)
 SETUP = """%load_ext kestrel_lab
 from kestrel_lab import Lab, Scenario, Suite
 from kestrel_lab.checks.answer import AnswerContains

@@ -26,7 +26,6 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 WRITES = '[("write_file", {"path": "a.txt", "content": "hello"})], "I wrote a.txt."'
-expect.set_options(timeout=PATIENCE_MS)
 
 
 def setup(turns: str, extra: str = "") -> str:

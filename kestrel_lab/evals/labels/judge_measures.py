@@ -139,6 +139,10 @@ class JudgeReport(PartsView):
                 f"nothing is labelled by the current rubric: kestrel eval label {self.suite}; a judge is "
                 f"measured on {FEWEST} labels at least"
             )
+        if not (self.judges or self.unmeasured):
+            found.append(
+                f"no judge gave a verdict yet: kestrel eval judge {self.suite} --model NAME asks one"
+            )
         for one in self.judges:
             if one.missing:
                 found.append(

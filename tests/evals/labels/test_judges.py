@@ -82,6 +82,13 @@ def test_a_judge_is_measured_by_labels(lab, runs):
     assert report(lab).frame["specificity_low"][0] == one.specificity.low
 
 
+def test_without_a_verdict_it_is_said_how_to_get_one(lab, runs):
+    """A table without rows would say nothing to do."""
+    label(lab, runs, [1, 0])
+    found = judge_report(lab.store, "demo", stored_trials(lab.store))
+    assert found.lines() == ["no judge gave a verdict yet: kestrel eval judge demo --model NAME asks one"]
+
+
 def test_versions_of_a_judge_never_mix(lab, runs):
     """Another rubric is another judge, whose scores are not measured by labels of the first; a judge that has
     not seen the labelled trials says how many it has to be measured on.
