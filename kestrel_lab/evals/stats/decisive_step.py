@@ -55,9 +55,9 @@ class DecisiveStep:
     steps: int
     none_before: float = 0.5
     """Prior probability that no single step was decisive."""
-    none_at_most: float = 0.03
+    none_at_most: float = 0.035
     """Steps are accused where the probability that none was decisive is no larger."""
-    sure: float = 0.92
+    sure: float = 0.91
     """Probability of the set, and of there being none, at which the search ends: a little above the 90 % that
     is promised, since the search ends in the first lucky moment and rates may differ from their prior.
     """

@@ -8,7 +8,6 @@ from typing import Any, Final
 from kestrel_lab.answers.contracts import (
     AUTO,
     CONTRACTS,
-    LEVELS,
     NONE,
     Contract,
     contract_named,
@@ -46,8 +45,7 @@ def with_verification(plan: Plan | None, goal: str, level: str, form: str = NONE
     that first classifies the goal. Raises `UsageError` for `auto` beside a plan, and for a plan with several
     ends, whose answer is not defined.
     """
-    if level not in LEVELS:
-        parse_level(level)  # raises
+    level = parse_level(level)
     if level == "quality":
         return _with_report(with_verification(plan, goal, "off", form) or Plan.single(goal))
     if form == AUTO:
