@@ -23,16 +23,23 @@ Ask = Callable[[str], str]
 
 
 def label_by_keys(console: Console, labelling: Labelling, key: Callable[[], str], ask: Ask) -> None:
-    """Show trials until all are labelled, or `key` gives `q` or nothing more; `ask` reads a line of text."""
+    """Show trials until all are labelled, or `key` gives `q` or nothing more; `ask` reads a line of text.
+
+    Ctrl-C is `q`, at any moment.
+    """
+    with suppress(KeyboardInterrupt):
+        _label(console, labelling, key, ask)
+    done, total = labelling.progress()
+    console.print(f"{done} of {total} labelled; everything is stored", style="green")
+
+
+def _label(console: Console, labelling: Labelling, key: Callable[[], str], ask: Ask) -> None:
     note, shown, folded = "", "", True
     while (item := labelling.next()) is not None:
         if shown != (now := f"{item.run}{item.repeat}{folded}"):
             _show(console, labelling, item, folded=folded)
             shown = now
-        try:
-            pressed = key()
-        except KeyboardInterrupt:  # where a terminal makes a signal of Ctrl-C
-            break
+        pressed = key()
         if pressed in ("q", "", "\x03", "\x04"):
             break
         if pressed in _VALUES:
@@ -50,8 +57,6 @@ def label_by_keys(console: Console, labelling: Labelling, key: Callable[[], str]
             shown = "" if _new_rubric(console, labelling, ask) else shown
         else:
             console.print(KEYS, style="dim")
-    done, total = labelling.progress()
-    console.print(f"{done} of {total} labelled; everything is stored", style="green")
 
 
 @contextmanager
@@ -70,8 +75,9 @@ def keys_of_terminal() -> Iterator[Callable[[], str]]:
     usual = termios.tcgetattr(number)
 
     def read() -> str:
-        tty.setcbreak(number)
         try:
+            # By default it would throw away what was typed since the last key.
+            tty.setcbreak(number, termios.TCSADRAIN)
             return sys.stdin.read(1).lower()
         finally:
             with suppress(termios.error):  # its window was closed
