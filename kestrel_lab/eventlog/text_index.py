@@ -314,7 +314,8 @@ class TextIndex:
         try:
             return work()
         except StoreError as error:
-            if not isinstance(error.__cause__, apsw.CorruptError):
+            # A damaged length makes SQLite ask for more memory than there is.
+            if not isinstance(error.__cause__, (apsw.CorruptError, apsw.NoMemError)):
                 raise
         self.empty()
         return work()
