@@ -99,7 +99,7 @@ class Receipt(ResultView):
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The smallest set of turns that holds the decisive one with 90 %, the likeliest first; empty where
+        """The smallest set of turns that holds the decisive one with probability `DecisiveStep.sure`, the likeliest first; empty where
         none is accused.
         """
         return self.search.accused() if self.verdict == "decisive" else ()
