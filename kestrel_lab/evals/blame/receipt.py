@@ -99,8 +99,8 @@ class Receipt(ResultView):
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The smallest set of turns that holds the decisive one with probability `DecisiveStep.sure`, the likeliest first; empty where
-        none is accused.
+        """The smallest set of turns that holds the decisive one with probability `DecisiveStep.sure`, the
+        likeliest first; empty where none is accused.
         """
         return self.search.accused() if self.verdict == "decisive" else ()
 
