@@ -102,9 +102,7 @@ class CommandSucceeds:
         if ended.exit_code == 0:
             return self._score("")
         said = kept.decode("utf-8", "replace")
-        tail = "; ".join(
-            text for text in (one_line(said[-400:], 200), denial_cause(level, sandbox, said)) if text
-        )
+        tail = "; ".join(text for text in (_last_lines(said), denial_cause(level, sandbox, said)) if text)
         return self._score(f"exit code {ended.exit_code}" + (f": {tail}" if tail else ""))
 
     def _program(self, trial: Trial, env: Mapping[str, str]) -> str:
@@ -153,10 +151,20 @@ class CommandSucceeds:
         except ValueError:
             value, problem = 0.0, f"{self.reward} holds {one_line(text, 40)!r}, which is no number"
         passed = not problem and value >= 1
-        tail = one_line(said[-400:], 200)
-        reason = "" if passed else "; ".join(filter(None, (problem or f"the reward is {value:g}", tail)))
+        why = () if passed else (problem or f"the reward is {value:g}", _last_lines(said))
         # A reward outside of 0 to 1 must not outweigh the other checks of the trial.
-        return Score(check=self.label, passed=passed, value=min(max(value, 0.0), 1.0), reason=reason)
+        return Score(
+            check=self.label, passed=passed, value=min(max(value, 0.0), 1.0), reason="" if passed else reason
+        )
 
     def _score(self, reason: str) -> Score:
         return Score(check=self.label, passed=not reason, value=float(not reason), reason=reason)
+
+
+def _last_lines(said: str) -> str:
+    """Return the last lines of an output, 200 characters or so, on one line."""
+    end = said.rstrip()
+    begin = max(0, len(end) - 200)
+    # A line that would begin in its middle is left out where another follows it.
+    whole = 0 if begin == 0 else end.find("\n", begin) + 1 or begin
+    return one_line(end[whole:], 200)

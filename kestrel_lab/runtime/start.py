@@ -44,7 +44,7 @@ from kestrel_lab.permissions.rulebook import (
     rules_from_json,
 )
 from kestrel_lab.runtime.approvals.decide import RunApprovals
-from kestrel_lab.runtime.context.dependencies import Series, once
+from kestrel_lab.runtime.context.dependencies import Series
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import (
     GivenTexts,
@@ -547,6 +547,19 @@ def _again(
     ctx = _context(lab, run_id, given, state, tools_now)
     ctx.equip = registry.equipping(ctx, late, tools, state.left)
     return ctx
+
+
+def once(series: Series | None, what: str, place: Workspace, make: Callable[[], T]) -> T:
+    """Return what the runs of a series in `place` have in common, which `make` makes for the first of them.
+
+    It is made for each without a series, and in a workspace that runs can write in.
+    """
+    if series is None or not place.read_only:
+        return make()
+    key = what, str(place.root)
+    if key not in series:
+        series[key] = make()
+    return cast("T", series[key])
 
 
 def _set_up(

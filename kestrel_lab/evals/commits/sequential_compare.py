@@ -157,7 +157,7 @@ class TrialPlan(TableView):
         pairs, found = self.design.look_counts(self.suite)[-1], self.design.detectable(self.suite)
         power = f"{100 * self.design.power:g} %"
         reach = (
-            f"no drop is found in {power} of comparisons"
+            f"too few to find a drop of any size in {power} of comparisons"
             if math.isinf(found)
             else f"a drop of {100 * found:.0f} points is found in {power} of comparisons"
         )

@@ -33,9 +33,10 @@ from kestrel_lab.models.cassettes.recorder import AbsentModel, TrialCassette
 from kestrel_lab.models.learned_router import ROUTER, learned_model
 from kestrel_lab.models.router import ROUTE, model_router, read_routes
 from kestrel_lab.models.wrapper import ModelWrapper
-from kestrel_lab.runtime.context.dependencies import Ports, Series, once
+from kestrel_lab.runtime.context.dependencies import Ports, Series
 from kestrel_lab.runtime.context.toolboxes import chosen_tools
 from kestrel_lab.runtime.services import Services
+from kestrel_lab.runtime.start import once
 from kestrel_lab.runtime.workflows.loader import plan_for
 from kestrel_lab.testing import ScriptedModel, load_script
 from kestrel_lab.tools.files.workspace import Workspace

@@ -6,16 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from kestrel_lab.core.notes import Note, NoteQuery
 from kestrel_lab.core.protocols import Gatherer, Memory
 from kestrel_lab.runtime.supervision.failure_kinds import RetryBudget, Sleep
-from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.timeparse.session_time import machine_now
-
-T = TypeVar("T")
 
 
 class NoMemory:
@@ -43,20 +40,9 @@ def _file_gatherer() -> Gatherer:
 
 
 Series = dict[tuple[str, str], Any]
-"""What runs that begin alike, such as the trials of a suite, have in common: prepared once, see `once`."""
-
-
-def once(series: Series | None, what: str, place: Workspace, make: Callable[[], T]) -> T:
-    """Return what the runs of a series in `place` have in common, which `make` makes for the first of them.
-
-    It is made for each without a series, and in a workspace that runs can write in.
-    """
-    if series is None or not place.read_only:
-        return make()
-    key = what, str(place.root)
-    if key not in series:
-        series[key] = make()
-    return cast("T", series[key])
+"""What runs that begin alike, such as the trials of a suite, have in common: prepared once, see
+`runtime.start.once`.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
