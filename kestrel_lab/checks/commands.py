@@ -153,9 +153,8 @@ class CommandSucceeds:
         passed = not problem and value >= 1
         why = () if passed else (problem or f"the reward is {value:g}", _last_lines(said))
         # A reward outside of 0 to 1 must not outweigh the other checks of the trial.
-        return Score(
-            check=self.label, passed=passed, value=min(max(value, 0.0), 1.0), reason="" if passed else reason
-        )
+        share = min(max(value, 0.0), 1.0)
+        return Score(check=self.label, passed=passed, value=share, reason="; ".join(filter(None, why)))
 
     def _score(self, reason: str) -> Score:
         return Score(check=self.label, passed=not reason, value=float(not reason), reason=reason)
