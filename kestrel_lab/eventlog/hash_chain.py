@@ -44,7 +44,7 @@ AND seq = runs.forked_at)
 FROM runs WHERE id = ?
 """
 _COUNTED = "SELECT last_seq, (SELECT min(seq) FROM events WHERE run_id = runs.id) FROM runs WHERE id = ?"
-_TOLD = (
+_COLUMNS = (
     "goal",
     "workspace",
     "model",
@@ -57,7 +57,7 @@ _TOLD = (
     "created_at",
 )
 """Columns of a run's row that its first event tells too."""
-_ROW = f"SELECT {', '.join(_TOLD)}, last_seq, epoch, status FROM runs WHERE id = ?"
+_ROW = f"SELECT {', '.join(_COLUMNS)}, last_seq, epoch, status FROM runs WHERE id = ?"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,13 +171,13 @@ class _RowsHeld:
         _, _, at, kind, _, body, epoch, digest, _ = row
         self._epoch = max(self._epoch, epoch or 0)
         if self._first and digest is not None and kind in (b"run_started", b"run_forked"):
-            told = json.loads(body)
+            first = json.loads(body)
             if kind == b"run_started":
                 self._said = {
                     "model_kind": "real",
                     "config": "",
                     "scenario": "",
-                    **told,
+                    **first,
                     "parent": None,
                     "forked_at": None,
                 }
@@ -186,12 +186,12 @@ class _RowsHeld:
                     name: self._said[name] for name in ("goal", "workspace") if name in self._said
                 }
                 more = {
-                    "model": told["model"],
-                    "model_kind": told.get("model_kind", "real"),
+                    "model": first["model"],
+                    "model_kind": first.get("model_kind", "real"),
                     "config": "",
                     "scenario": "",
                 }
-                self._said = {**kept, **more, "parent": told["parent"], "forked_at": told["at"]}
+                self._said = {**kept, **more, "parent": first["parent"], "forked_at": first["at"]}
             self._said |= {"began": self._began, "created_at": at}
         elif self._first:  # of an earlier version, whose row may say more than its first event
             self._said = {}
@@ -206,8 +206,8 @@ class _RowsHeld:
         except (StoreError, ValueError):
             self.wrong = self.wrong or (self._run_id, "its row cannot be read")
             return
-        *told, last, epoch, status = row
-        for name, value in zip(_TOLD, told, strict=True):
+        *stored, last, epoch, status = row
+        for name, value in zip(_COLUMNS, stored, strict=True):
             said = self._said.get(name, value)
             if value != (said.encode("utf-8", "replace").decode() if isinstance(said, str) else said):
                 self.wrong = self.wrong or (

@@ -202,12 +202,12 @@ class Writer:
         if isinstance(job, Append) and not isinstance(error, apsw.ConstraintError):
             self._missing[job.run_id, job.epoch] = error
         what = f"event {job.type!r} of run {job.run_id}" if isinstance(job, Append) else job.what
-        told = store_error(error, what)
-        told.__cause__ = error
+        refusal = store_error(error, what)
+        refusal.__cause__ = error
         if job.done is not None:
-            job.done.set_exception(told)
+            job.done.set_exception(refusal)
         if isinstance(job, Append) and job.refused is not None:
-            job.refused(told)
+            job.refused(refusal)
 
 
 def _transact(connection: apsw.Connection, batch: list[Append | Execute]) -> list[int | None]:

@@ -161,13 +161,15 @@ def _events_differ(a: e.Record, b: e.Record) -> bool:
 
 
 def _without_times(event: e.Event) -> dict[str, object]:
-    told: dict[str, object] = {name: value for name, value in e.to_json(event).items() if name not in _TIMES}
+    content: dict[str, object] = {
+        name: value for name, value in e.to_json(event).items() if name not in _TIMES
+    }
     if isinstance(event, e.RunStarted) and (began := from_json(event.time)) is not None:
-        told["system"] = event.system.replace(began.line, "")
-        told["guidance"] = [
+        content["system"] = event.system.replace(began.line, "")
+        content["guidance"] = [
             {name: value for name, value in one.items() if name != "at"} for one in event.guidance
         ]
-    return told
+    return content
 
 
 def _pair_records(left: Sequence[e.Record], right: Sequence[e.Record]) -> list[Pair]:

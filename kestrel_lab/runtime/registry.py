@@ -270,8 +270,13 @@ def missing_servers(servers: McpServers, *, but: Collection[str] = ()) -> tuple[
 
 
 def _without_tools(server: str, state: str, why: str) -> HealthChanged:
-    told = f"none of its tools are offered; {why}"
-    return HealthChanged(dependency=dependency_name(server), kind="mcp", source="", target=state, reason=told)
+    return HealthChanged(
+        dependency=dependency_name(server),
+        kind="mcp",
+        source="",
+        target=state,
+        reason=f"none of its tools are offered; {why}",
+    )
 
 
 def _used_servers(ctx: RunContext) -> set[str]:

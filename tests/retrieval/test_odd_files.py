@@ -87,6 +87,8 @@ def test_what_is_missing_is_told_in_a_sentence(folder: Path) -> None:
     """Which words of the question no file has, as words of the question."""
     (folder / "a.py").write_text("wombat = 1\n")
     searching = WorkspaceSearch(WorkspaceIndexes(folder.parent / "home", None), folder)
-    assert "1 file found" in (said := searching.search("wombat burrows").told())
+    assert "1 file found" in (said := searching.search("wombat burrows").summary())
     assert said.endswith("none of them has the word 'burrows', which the question has")
-    assert searching.search("burrows").told() == "nothing has to do with that: no file has the word 'burrows'"
+    assert (
+        searching.search("burrows").summary() == "nothing has to do with that: no file has the word 'burrows'"
+    )

@@ -110,9 +110,11 @@ class Keeper:
             raise self._failure
 
     def _end(self, done: Future[None], row: EvalRow) -> None:
-        """Tell the event loop, to which `on_row` belongs: this is the thread that writes the log."""
+        """Have the row taken by the event loop, to which `on_row` belongs; this is the thread that writes the
+        log.
+        """
         self._ended.append((done, row))
-        if len(self._ended) == 1:  # else it has been told of an earlier row, and takes this one as well
+        if len(self._ended) == 1:  # else it is about to take an earlier row, and takes this one as well
             self._loop.call_soon_threadsafe(self._take_ended)
 
     def _take_ended(self) -> None:

@@ -320,8 +320,8 @@ class _Trace:
                 )
             )
 
-    def _event(self, **told: Any) -> FilesTainted:
-        return FilesTainted(call=self.call.id, step=self.call.step, began=self.began, **told)
+    def _event(self, **flows: Any) -> FilesTainted:
+        return FilesTainted(call=self.call.id, step=self.call.step, began=self.began, **flows)
 
     def _places(self) -> list[str]:
         return [self._relative(path) for path in self.named] or ["."]

@@ -209,15 +209,15 @@ class GivenTexts:
         found = [] if self.guidance is None else [self.guidance.as_json(system)]
         for skill in self.skills.values():
             at = system.index(f"\n{skill_line(skill)}") + 1
-            told: dict[str, Json] = {
+            entry: dict[str, Json] = {
                 "path": f"{skill.shown}/{SKILL_FILE}",
                 "size": skill.size,
                 "digest": skill.digest,
                 "skill": skill.name,
             }
-            told["at"] = [at, at + len(skill_line(skill))]
+            entry["at"] = [at, at + len(skill_line(skill))]
             found.append(
-                told
+                entry
                 | ({"own": True} if skill.own else {})
                 | ({"tainted": whose} if (whose := self.tainted[skill.name]) else {})
             )

@@ -539,7 +539,7 @@ async def call_hooks(ctx: RunContext, moment: Moment, step: str = "", **more: An
     if hooks is None or not hooks.wants(moment):
         return
     conversation = ctx.state.conversations.get(step)
-    told = (
+    progress = (
         {}
         if conversation is None
         else {
@@ -555,4 +555,4 @@ async def call_hooks(ctx: RunContext, moment: Moment, step: str = "", **more: An
         "usage": ctx.state.usage,
         "step": step,
     }
-    await hooks.call(Phase(**{**known, **told, **more}))
+    await hooks.call(Phase(**{**known, **progress, **more}))

@@ -286,7 +286,7 @@ class StepScheduler:
         if len(self._steps) == 1:
             return next(iter(self._errors.values()))
         failed = sorted(unsettled, key=self._place.__getitem__)
-        told = "; ".join(f"step {name!r} failed: {self._errors[name]}" for name in failed)
+        failures = "; ".join(f"step {name!r} failed: {self._errors[name]}" for name in failed)
         skipped = sorted(self._skipped, key=self._place.__getitem__)
         kind = UnmetError if all(isinstance(self._errors[name], UnmetError) for name in failed) else RunError
-        return kind(f"{told}; skipped: {', '.join(skipped)}" if skipped else told)
+        return kind(f"{failures}; skipped: {', '.join(skipped)}" if skipped else failures)

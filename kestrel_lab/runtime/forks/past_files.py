@@ -151,14 +151,14 @@ def _undone(
                 for parent in PurePosixPath(path).parents:
                     if parent.name:
                         entries.setdefault(str(parent), Entry("d", 0o755))
-    told = {record.event.call: record.event for record in later if isinstance(record.event, ToolAnswered)}
+    answered = {record.event.call: record.event for record in later if isinstance(record.event, ToolAnswered)}
     unknown = {
         record.event.tool: None
         for record in later
         if isinstance(record.event, ToolCalled)
         and record.event.effect == "opaque"
         and record.event.danger != "SAFE"
-        and not (record.event.call in told and told[record.event.call].before)
+        and not (record.event.call in answered and answered[record.event.call].before)
     }
     if unknown:
         notes.append(

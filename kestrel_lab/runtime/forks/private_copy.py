@@ -110,7 +110,7 @@ def carry_taint(ctx: RunContext, live: str) -> None:
         return
     there = (entry.path for entry in place.walk(skip=(".git",)) if entry.kind == "file")
     for number, (path, source, name) in enumerate(files.carried(live, place.root, there)):
-        told = FilesTainted(
+        tainted = FilesTainted(
             call=f"fork.{number}",
             step="",
             began=time.time(),
@@ -118,8 +118,8 @@ def carry_taint(ctx: RunContext, live: str) -> None:
             source=source,
             files=[files.described(place, path, name=name)],
         )
-        files.take(ctx.run_id, str(place.root), told)
-        ctx.emit(told)
+        files.take(ctx.run_id, str(place.root), tainted)
+        ctx.emit(tainted)
 
 
 def make_copy(

@@ -186,8 +186,8 @@ def _with_artifacts(step: Step, names: Collection[str]) -> Step:
             if key == "body"
             else set(cast("list[str]", render_template(step.args["start"], {})))
         )
-        told: Json = [(_with_artifacts(one, names) if one.id in first else one).as_json() for one in inner]
-        return replace(step, args={**step.args, key: escape_template(told)})
+        entries: Json = [(_with_artifacts(one, names) if one.id in first else one).as_json() for one in inner]
+        return replace(step, args={**step.args, key: escape_template(entries)})
     if step.operation not in ("", "council", "escalation", "workflow"):
         return step
     return replace(step, consumes=tuple(dict.fromkeys((*step.consumes, *names))))
@@ -203,7 +203,7 @@ async def escalation(scope: Scope) -> Done:
     args, name = scope.args, scope.name
     tiers = scope.held("tiers")
     turn, below = cast("int", args.get("turn", 0)), cast("float", args["below"])
-    told: dict[str, Json] = {}
+    handed_on: dict[str, Json] = {}
     if turn:
         last = tiers[turn - 1]
         went = scope.went(f"{name}/{last.id}")
@@ -234,7 +234,7 @@ async def escalation(scope: Scope) -> Done:
                 )
             )
             return Done(output=answer)
-        told = {"earlier answer": answer, "why it is not taken": reason}
+        handed_on = {"earlier answer": answer, "why it is not taken": reason}
         escalated = ModelEscalated(
             step=scope.step.id, source=last.id, target=tiers[turn].id, reason=one_line(reason, 200)
         )
@@ -242,7 +242,7 @@ async def escalation(scope: Scope) -> Done:
         if scope.step.id not in scope.ctx.state.escalated:
             scope.ctx.emit(escalated)
     fed = {name: value for name, value in scope.inputs.items() if name not in tiers[turn].consumes}
-    given = {**fed, **told} if not tiers[turn].tool else {}
+    given = {**fed, **handed_on} if not tiers[turn].tool else {}
     step = replace(tiers[turn], id=f"{name}/{tiers[turn].id}", given={**tiers[turn].given, **given})
     after = decision_step(
         scope, name, turn + 1, {**args, "turn": turn + 1}, (step,), set(scope.step.consumes)

@@ -152,7 +152,7 @@ class GuardedModel(_Supervised):
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; raises the model's error, or `DependencyError` after waiting for an open breaker."""
         stream = Stream(on_delta)
-        until, told, pause = math.inf, "", _FIRST_PAUSE_S
+        until, reported, pause = math.inf, "", _FIRST_PAUSE_S
         while True:
             try:
                 answer = await self._once(request, stream)
@@ -164,12 +164,12 @@ class GuardedModel(_Supervised):
                 if time.monotonic() + wait > until:
                     raise self.endpoint.error() from error
             else:
-                if told:
+                if reported:
                     self.emit(Progress(text=""))
                 return answer
-            if (waiting := f"waiting for {self.endpoint.name}: {self.endpoint.health.reason}") != told:
+            if (waiting := f"waiting for {self.endpoint.name}: {self.endpoint.health.reason}") != reported:
                 self.emit(Progress(text=waiting))
-                told = waiting
+                reported = waiting
             if stream.begun:
                 stream.mute()
             with self.idle.backing_off():
@@ -255,7 +255,7 @@ class MeteredModel(_Supervised):
                 turns.refused(
                     ticket, None if error.retry_after_s is None else min(error.retry_after_s, LONGEST_WAIT_S)
                 )
-                told, refused_at = refused_at < math.inf, min(refused_at, self.endpoint.now)
+                reported, refused_at = refused_at < math.inf, min(refused_at, self.endpoint.now)
                 if stream.begun or not self._waits(error, refused_at):
                     raise
             else:
@@ -263,7 +263,7 @@ class MeteredModel(_Supervised):
                 if refused_at < math.inf:
                     self.emit(Progress(text=""))
                 return answer
-            if not told:
+            if not reported:
                 self.emit(Progress(text=f"waiting for {self.endpoint.name}: {self.endpoint.slowed}"))
             waiting = self.idle.backing_off
 

@@ -61,7 +61,7 @@ class SearchResult(PartsView):
             for each in self.retrieval.steps
         ]
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return a sentence about the quality of the answer."""
         found = self.retrieval
         missing = f"; {missing_words_phrase(found.gaps)}" if found.gaps else ""
@@ -76,7 +76,7 @@ class SearchResult(PartsView):
     def parts(self) -> Iterable[Part]:
         """Return the places, with `trace` the steps, and how good the answer is."""
         found = [Table(*self.table())] if self.retrieval.hits else []
-        return [*found, *([Table(*self.steps())] if self.trace else []), self.told()]
+        return [*found, *([Table(*self.steps())] if self.trace else []), self.summary()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -91,13 +91,13 @@ class FoundFiles(PartsView):
             (one.place, one.why, f"{one.score:.2f}", str(len(one.queries))) for one in self.map.key_files
         ]
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return a sentence about how the loop ended."""
         return repr(self.map).rsplit("\n", 1)[-1]
 
     def parts(self) -> Iterable[Part]:
         """Return the key files, and how the loop ended."""
-        return [*([Table(*self.table())] if self.map.key_files else []), self.told()]
+        return [*([Table(*self.table())] if self.map.key_files else []), self.summary()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

@@ -52,8 +52,8 @@ class Success:
 
     def given(self) -> dict[str, Any]:
         """Return the options as `Evaluations` takes them."""
-        told = {name: value for name, value in asdict(self).items() if value is not None}
-        return {"checks": told.pop("check", ()), **told}
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return {"checks": given.pop("check", ()), **given}
 
 
 blaming = typer.Typer()
