@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -63,7 +64,7 @@ def _label(console: Console, labelling: Labelling, key: Callable[[], str], ask: 
 def keys_of_terminal() -> Iterator[Callable[[], str]]:
     """Give what reads one key of the terminal, without Enter; of a pipe the first letter of each line.
 
-    Within, a hang-up or a `kill` ends the process by `SystemExit`, so that the terminal is as it was before.
+    Within, a hang-up or a `kill` ends the process at once, with the terminal as it was before.
     """
     if not sys.stdin.isatty():
         yield _letter_of_line
@@ -83,19 +84,21 @@ def keys_of_terminal() -> Iterator[Callable[[], str]]:
             with suppress(termios.error):  # its window was closed
                 termios.tcsetattr(number, termios.TCSADRAIN, usual)
 
+    def leave(signalled: int, _frame: object) -> None:
+        # An exception would end up in the middle of any library, and some go on. Labels are on disk.
+        with suppress(termios.error):
+            termios.tcsetattr(number, termios.TCSANOW, usual)
+        os._exit(128 + signalled)
+
     # Below nohup a hang-up is ignored, and stays so.
     ends = [one for one in (signal.SIGHUP, signal.SIGTERM) if signal.getsignal(one) is signal.SIG_DFL]
     for one in ends:
-        signal.signal(one, _leave)
+        signal.signal(one, leave)
     try:
         yield read
     finally:
         for one in ends:
             signal.signal(one, signal.SIG_DFL)
-
-
-def _leave(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def _letter_of_line() -> str:

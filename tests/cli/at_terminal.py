@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from waits import readable
+from waits import PATIENCE_S, readable
 
 
 class Terminal:
@@ -57,7 +57,9 @@ class Terminal:
 
     def end(self) -> int:
         """Wait until the program has ended, reading what it writes; its exit code."""
+        end = time.monotonic() + PATIENCE_S
         while self.program.poll() is None:
+            assert time.monotonic() < end, self.text[-2_000:]
             if readable(self.fd, 0.05):
                 with suppress(OSError):  # the program has closed its end
                     self.text += os.read(self.fd, 65_536).decode(errors="replace")

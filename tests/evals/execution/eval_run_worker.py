@@ -38,7 +38,7 @@ def late() -> None:
     """Mutant: trials are said to be stored, and are once thirty have come together."""
     real, kept = keeping.store_trial, []
 
-    def add(store: SessionStore, row: EvalRow) -> Future[None]:
+    def add(store: SessionStore, row: EvalRow, **_how: object) -> Future[None]:
         kept.append(row)
         if len(kept) == 30:
             for one in kept:
