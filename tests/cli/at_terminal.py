@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import signal
 import subprocess
 import termios
 import time
@@ -29,8 +30,7 @@ class Terminal:
             cwd=cwd,
             env=env,
             start_new_session=True,
-            # As a shell does: else neither Ctrl-C nor a closed window would be a signal.
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_as_from_a_shell,
         )
         os.close(its)
         self.fd, self.text = own, ""
@@ -64,3 +64,9 @@ class Terminal:
                 with suppress(OSError):  # the program has closed its end
                     self.text += os.read(self.fd, 65_536).decode(errors="replace")
         return self.program.returncode
+
+
+def _as_from_a_shell() -> None:
+    """Make Ctrl-C and a closed window signals that arrive, also where the tests run below nohup."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
