@@ -157,9 +157,9 @@ class Evaluations(Reading, Arms):
         The checks of the trial say what success is, with `suite`, its file, where that is not found by its
         name; of any other run `checks` do, such as `"answer_contains: '42'"`, or the scenario of `suite` that
         has the goal of the run. Each fork is made where it tells most, `each` times at once, until a set of
-        at most three turns holds the decisive one with 90 %, no single turn is to blame with 90 %, or the
-        budget of `runs` like this one (40), or of `cost` in US dollars, ends. Asked again it goes on where it
-        was. `model` makes the re-runs in the place of the run's own, under the policy `approve`.
+        at most three turns holds the decisive one with 91 %, no single turn is to blame with 91 %, or the
+        budget of `runs` like this one (40), or of `cost` in US dollars, ends. A second call goes on where the
+        first one ended. `model` makes the re-runs in the place of the run's own, under the policy `approve`.
 
         With `change`, a line or several, or with `repair`, lines that the model proposes, the likeliest turn
         is made anew `tries` times with each line before the model, as far as the budget goes.

@@ -201,7 +201,7 @@ async def open_pipe(launch: Launch, *, log: ServerLog, ended: Callable[[str], No
     finally:
         # First, or the reader would report an end that we cause.
         incoming.closing = True
-        # `finally`, because whoever waits for this may be cancelled once more, as by a loop that shuts down.
+        # `finally`, because a loop that shuts down may cancel this wait once more.
         try:
             await program.stop()
             for task in tasks:

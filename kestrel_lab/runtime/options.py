@@ -780,18 +780,20 @@ class LimitOptions(TypedDict, total=False):
     ]
 
 
-def _read_table(options: type[Any]) -> Mapping[str, Opt]:
-    return MappingProxyType(
-        {
-            name: kind.__metadata__[0]
-            for name, kind in options.__annotations__.items()
-            if hasattr(kind, "__metadata__")
-        }
-    )
+_TABLES: Final[dict[type[Any], Mapping[str, Opt]]] = {}
 
 
-table = cast("Callable[[type[Any]], Mapping[str, Opt]]", functools.cache(_read_table))
-"""Returns the options of a table by name, in order; cached, since each run asks for several."""
+def table(options: type[Any]) -> Mapping[str, Opt]:
+    """Return the options of a table by name, in order."""
+    if options not in _TABLES:  # each run asks for several
+        _TABLES[options] = MappingProxyType(
+            {
+                name: kind.__metadata__[0]
+                for name, kind in options.__annotations__.items()
+                if hasattr(kind, "__metadata__")
+            }
+        )
+    return _TABLES[options]
 
 
 LIMITS: Final = tuple(LimitOptions.__annotations__)

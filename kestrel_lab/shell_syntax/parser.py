@@ -118,7 +118,7 @@ class _Reading:
         ):
             self.lose("it is too long or too deeply nested")
             return
-        # Invisible characters can make a line look other than it is to whoever approves it.
+        # Invisible characters can make a line look different to the person who approves it.
         if not all(sign.isprintable() or sign in "\n\t" for sign in text):
             self.doubt("it contains characters that cannot be seen")
         try:

@@ -179,7 +179,8 @@ _REFERENCE = re.compile(r"\$\{(?:previous|steps\[\d{1,3}\])\.content(?:\.[\w-]+|
 def is_chained(args: Json) -> bool:
     """Return whether a value anywhere in `args` refers to an earlier answer."""
     todo = [args]
-    for value in todo:  # which grows by what it holds
+    # The list grows while it is read: each value adds those within it.
+    for value in todo:
         if isinstance(value, str):
             # Asked of every argument of every call: hardly one begins like a reference.
             if value.startswith("${") and _REFERENCE.fullmatch(value):

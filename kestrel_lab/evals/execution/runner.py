@@ -70,7 +70,7 @@ class Keeper:
         most: int = 0,
     ) -> None:
         """Without a `store`, `on_row` is called and nothing is stored; it is called on the running event
-        loop. Of `most` trials on their way to the disk `room` waits for one to get there.
+        loop. While `most` trials are on their way to the disk, `room` waits; 0 is no bound.
         """
         self._most, self._room = most, asyncio.Event()
         self._store, self._on_row, self._eval_run = store, on_row, eval_run
@@ -97,7 +97,7 @@ class Keeper:
 
     async def room(self) -> None:
         """Wait until another trial may begin: one that ends is soon reported, however slow the disk is."""
-        while self._store is not None and len(self._storing) >= self._most:
+        while self._store is not None and 0 < self._most <= len(self._storing):
             self._room.clear()
             await self._room.wait()
 

@@ -32,7 +32,7 @@ from kestrel_lab.evals.importers.imported_run import (
 
 _HEAD: Final = 4_096
 _HARNESS: Final = re.compile(r"\s*<([\w-]+)[ >].*</\1>\s*", re.DOTALL)
-"""Text in one element: both programs mark so what they send to the model, and not the user."""
+"""Text in one element: this is how both programs mark what they, and not the user, send to the model."""
 
 
 def session_format(path: Path) -> str:

@@ -357,7 +357,7 @@ class RunContext:
                     else loop.call_soon_threadsafe(self._committed, waiting, done.exception())
                 )
             )
-        except Exception as error:  # the log was closed, say: those who wait must not do so for ever  # noqa: BLE001
+        except Exception as error:  # the log was closed, for example: nobody may wait forever  # noqa: BLE001
             self._committed(waiting, error)
 
     def _committed(self, waiting: list[asyncio.Future[None]], error: BaseException | None) -> None:

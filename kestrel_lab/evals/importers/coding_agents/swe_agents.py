@@ -29,6 +29,7 @@ _OWN_COMMANDS: Final = frozenset(
 )
 """Commands of SWE-agent's own, which are tools beside its shell."""
 _BLOCK: Final = re.compile(r"```(?:mswea_bash_command|bash)\s*\n(.*?)\n```", re.DOTALL)
+_MINI_BLOCK: Final = "```mswea_bash_command"
 
 
 def is_swe_agent(value: Any) -> bool:
@@ -52,10 +53,9 @@ def swe_agent_recording(value: dict[str, Any], source: str) -> Recording:
     system: list[str] = []
     steps = value.get("trajectory") or []
     history = value.get("history") or _history_of(steps)
-    changes, unanswered = _changes(steps), list[str]()
+    reader = _SweReader(system, _changes(steps))
     said, left_out = read_parts(
-        ((f"{source} history[{number}]", one) for number, one in enumerate(history)),
-        lambda message: _read_swe(message, system, changes, unanswered),
+        ((f"{source} history[{number}]", one) for number, one in enumerate(history)), reader.read
     )
     status, stats = str(info.get("exit_status") or ""), info.get("model_stats") or {}
     name = str(value.get("environment") or "")
@@ -118,31 +118,34 @@ def _changes(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...] | None]
     return found
 
 
-def _read_swe(
-    message: Mapping[str, Any],
-    system: list[str],
-    changes: list[tuple[str, ...] | None],
-    unanswered: list[str],
-) -> Iterator[ImportedMessage]:
-    """Yield what a message of a history is; `changes` and `unanswered` go on from message to message."""
-    role, text = message["role"], text_of(message.get("content"))
-    if role == "system" or message.get("is_demo"):
-        system.append(text)
-    elif role == "assistant":
-        action = str(message.get("action") or "").strip()
-        calls = _asked_calls(message) or ((_own_call(action),) if action else ())
-        unanswered[:] = [call.id for call in calls]
-        yield ImportedMessage(role="assistant", text=text or str(message.get("thought") or ""), calls=calls)
-    elif role not in ("user", "tool"):
-        raise ValueError(f"a message has the role {role!r}")
-    elif unanswered:
-        known = [str(one) for one in message.get("tool_call_ids") or ()]
-        touched = changes.pop(0) if changes else None
-        for call in known or unanswered[:1]:
-            yield ImportedMessage(role="tool", text=text, call=call, touched=touched)
-        unanswered[:] = [call for call in unanswered if call not in known] if known else unanswered[1:]
-    else:
-        yield ImportedMessage(role="user", text=text)
+class _SweReader:
+    """Reads one message of a history after the other; results belong to calls of messages before."""
+
+    def __init__(self, system: list[str], changes: Sequence[tuple[str, ...] | None]) -> None:
+        self._system, self._changes = system, list(changes)
+        self._open: list[str] = []
+
+    def read(self, message: Mapping[str, Any]) -> Iterator[ImportedMessage]:
+        role, text = message["role"], text_of(message.get("content"))
+        if role == "system" or message.get("is_demo"):
+            self._system.append(text)
+        elif role == "assistant":
+            action = str(message.get("action") or "").strip()
+            calls = _asked_calls(message) or ((_own_call(action),) if action else ())
+            self._open = [call.id for call in calls]
+            yield ImportedMessage(
+                role="assistant", text=text or str(message.get("thought") or ""), calls=calls
+            )
+        elif role not in ("user", "tool"):
+            raise ValueError(f"a message has the role {role!r}")
+        elif self._open:
+            known = [str(one) for one in message.get("tool_call_ids") or ()]
+            touched = self._changes.pop(0) if self._changes else None
+            for call in known or self._open[:1]:
+                yield ImportedMessage(role="tool", text=text, call=call, touched=touched)
+            self._open = [call for call in self._open if call not in known] if known else self._open[1:]
+        else:
+            yield ImportedMessage(role="user", text=text)
 
 
 def _asked_calls(message: Mapping[str, Any]) -> tuple[ImportedCall, ...]:
@@ -177,9 +180,7 @@ def is_mini_message(value: Any) -> bool:
     """Return whether a JSON value is a message of mini-swe-agent's with a command in its text."""
     content = value.get("content") if isinstance(value, dict) else None
     return (
-        isinstance(content, str)
-        and "```mswea_bash_command" in content
-        and value.get("role") in ("system", "assistant")
+        isinstance(content, str) and _MINI_BLOCK in content and value.get("role") in ("system", "assistant")
     )
 
 
@@ -199,8 +200,7 @@ def mini_swe_agent_messages(
     whole = value or {}
     info = whole.get("info") or {}
     system: list[str] = []
-    unanswered: list[str] = []
-    said, left_out = read_parts(parts, lambda message: _read_mini(message, system, unanswered))
+    said, left_out = read_parts(parts, _MiniReader(system).read)
     status = str(info.get("exit_status") or "")
     model = ((info.get("config") or {}).get("model") or {}).get("model_name")
     cost = (info.get("model_stats") or {}).get("instance_cost")
@@ -223,31 +223,35 @@ def mini_swe_agent_messages(
     )
 
 
-def _read_mini(
-    message: Mapping[str, Any], system: list[str], unanswered: list[str]
-) -> Iterator[ImportedMessage]:
-    """Yield what a message is; `unanswered` goes on from message to message."""
-    extra = message.get("extra") or {}
-    if message.get("object") == "response":
-        message = _response_message(message)
-    if message.get("type") == "function_call_output":
-        message = {**message, "role": "tool", "content": message.get("output")}
-    role, text, at = message["role"], text_of(message.get("content")), extra.get("timestamp")
-    if role in ("system", "developer"):
-        system.append(text)
-    elif role == "assistant":
-        calls = _mini_calls(message, text, extra)
-        unanswered[:] = [call.id for call in calls]
-        yield _mini_answer(message, text, calls, extra)
-    elif role not in ("user", "tool", "exit"):
-        raise ValueError(f"a message has the role {role!r}")
-    elif unanswered and extra.get("interrupt_type") is None:
-        known = str(message.get("tool_call_id") or message.get("call_id") or unanswered[0])
-        unanswered[:] = [call for call in unanswered if call != known] if known else unanswered[1:]
-        failed = str(extra.get("exception_info") or "")
-        yield ImportedMessage(role="tool", text=text, call=known, at=at, error=failed)
-    else:
-        yield ImportedMessage(role="note" if role == "exit" else "user", text=text, at=at)
+class _MiniReader:
+    """Reads one message after the other; results belong to calls of messages before."""
+
+    def __init__(self, system: list[str]) -> None:
+        self._system = system
+        self._open: list[str] = []
+
+    def read(self, message: Mapping[str, Any]) -> Iterator[ImportedMessage]:
+        extra = message.get("extra") or {}
+        if message.get("object") == "response":
+            message = _response_message(message)
+        if message.get("type") == "function_call_output":
+            message = {**message, "role": "tool", "content": message.get("output")}
+        role, text, at = message["role"], text_of(message.get("content")), extra.get("timestamp")
+        if role in ("system", "developer"):
+            self._system.append(text)
+        elif role == "assistant":
+            calls = _mini_calls(message, text, extra)
+            self._open = [call.id for call in calls]
+            yield _mini_answer(message, text, calls, extra)
+        elif role not in ("user", "tool", "exit"):
+            raise ValueError(f"a message has the role {role!r}")
+        elif self._open and extra.get("interrupt_type") is None:
+            known = str(message.get("tool_call_id") or message.get("call_id") or self._open[0])
+            self._open = [call for call in self._open if call != known] if known else self._open[1:]
+            failed = str(extra.get("exception_info") or "")
+            yield ImportedMessage(role="tool", text=text, call=known, at=at, error=failed)
+        else:
+            yield ImportedMessage(role="note" if role == "exit" else "user", text=text, at=at)
 
 
 def _mini_calls(message: Mapping[str, Any], text: str, extra: Mapping[str, Any]) -> tuple[ImportedCall, ...]:

@@ -146,7 +146,7 @@ class SuiteDraft:
                 path = made / folder.name / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
-            # The suite is moved last: whoever sees it sees all of it.
+            # The suite is moved last: so a reader who finds it finds all of it.
             for target in reversed(targets):
                 (made / target.name).replace(target)
         finally:

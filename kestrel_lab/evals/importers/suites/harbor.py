@@ -43,6 +43,8 @@ _WAYS: Final = {
     "skills_dir": "skills of the workspace",
 }
 _COPIES: Final = ("COPY", "ADD")
+_WITHOUT_FILES: Final = ("CMD", "LABEL", "ARG", "EXPOSE", "SHELL", "STOPSIGNAL", "MAINTAINER", "WORKDIR")
+"""Instructions that add nothing to the files or programs of an image."""
 _CONTAINER: Final = "a container where there is one, or commands under before"
 
 
@@ -149,11 +151,7 @@ def _container(draft: SuiteDraft, task: Path, name: str, home: str, image: Any) 
         Defaults(root=home)
     except UsageError:
         for line, words in _instructions(read_beside(dockerfile, "Dockerfile")):
-            if words[0].upper() not in (
-                *_COPIES,
-                *("CMD", "LABEL", "ARG", "EXPOSE", "SHELL", "STOPSIGNAL", "MAINTAINER"),
-                "WORKDIR",
-            ):
+            if words[0].upper() not in (*_COPIES, *_WITHOUT_FILES):
                 draft.lost(
                     f"{name}/environment/Dockerfile:{line}", one_line(" ".join(words), 120), _CONTAINER
                 )
