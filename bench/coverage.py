@@ -21,13 +21,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kestrel_lab.evals.stats.difference import compare_scenarios, judge_alike
-from kestrel_lab.evals.stats.intervals_and_tests import mean_interval
+from kestrel_lab.evals.stats.intervals_and_tests import mean_interval, proportion_interval
 from kestrel_lab.evals.stats.label_correction import JudgedSample, corrected_difference, corrected_rate
 from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.views.text import table_text
 
 Numbers = NDArray[Any]
-PARTS = ("power", "alarms", "divergence", "amounts", "corrected", "lenient")
+PARTS = (
+    "power",
+    "broken",
+    "alarms",
+    "shocks",
+    "rates",
+    "gates",
+    "divergence",
+    "amounts",
+    "corrected",
+    "lenient",
+)
 ICC = 0.75
 """How much trials of one task resemble each other; that of recorded agents."""
 
@@ -99,32 +110,136 @@ def power(chance: np.random.Generator, repeats: int) -> Iterator[Stated]:
         yield Stated(what="power", setting=setting, measured=found / repeats, at_least=0.78, at_most=0.85)
 
 
-def alarms(chance: np.random.Generator, repeats: int) -> Iterator[Stated]:
-    """How often equal code is called different where a disturbance moves all scenarios of a family."""
-    for groups, members, shock in ((12, 5, 0.0), (12, 5, 0.15), (20, 3, 0.15), (6, 10, 0.15), (4, 10, 0.15)):
-        families = {str(place): f"family {place // members}" for place in range(groups * members)}
-        told = {"by family": 0, "by scenario": 0}
+def broken(chance: np.random.Generator, repeats: int) -> Iterator[Stated]:
+    """How often a drop of the stated size is found: some tasks fail for good, the others do not change."""
+    for tasks, epochs, rate in ((20, 4, 0.7), (60, 1, 0.7), (60, 4, 0.7), (60, 4, 0.9)):
+        stated = []
         for _ in range(repeats):
-            rates = np.repeat(task_rates(chance, groups, 0.7, 0.3), members)
+            rates = task_rates(chance, tasks, rate)
+            sides = [trials_of(chance, rates, epochs) for _ in range(2)]
+            stated.append(compare_scenarios(*sides, weights={}, bounded=True).mde_broken)
+        drop, found = float(np.mean([size for size in stated if math.isfinite(size)])), 0
+        for _ in range(repeats):
+            rates = task_rates(chance, tasks, rate)
+            survives = chance.random(tasks) >= drop / rate
+            sides = [trials_of(chance, rates, epochs), trials_of(chance, rates * survives, epochs)]
+            found += verdict_of(*sides) == "regression"
+        setting = f"{tasks} tasks × {epochs}, rate {rate:g}: {100 * drop:.1f} points, some tasks break"
+        yield Stated(what="power", setting=setting, measured=found / repeats, at_least=0.78, at_most=0.86)
+
+
+def verdict_of(base: Sides, head: Sides, groups: dict[str, str] | None = None) -> str:
+    """The verdict of a comparison of two sides, as `kestrel eval compare` gives it."""
+    difference = compare_scenarios(base, head, weights={}, bounded=True, groups=groups)
+    (judged,) = judge_alike([difference], better=["higher"], margin=0.05, relative=False)
+    return judged.verdict
+
+
+Sides = dict[str, list[float]]
+"""Passes and failures of one side, by scenario."""
+DIFFERENT = ("regression", "improvement")
+
+
+def alarms(chance: np.random.Generator, repeats: int) -> Iterator[Stated]:
+    """How often two agents are called different between which a coin decides, task by task: every scenario of
+    a task goes to the winner of its coin.
+    """
+    for tasks, members in ((16, 9), (20, 3), (8, 10), (40, 2), (5, 12)):
+        groups = {str(index): f"task {index // members}" for index in range(tasks * members)}
+        called = {"by group": 0, "by scenario": 0}
+        for _ in range(repeats):
+            better, worse = (task_rates(chance, tasks, rate) for rate in (0.8, 0.5))
+            heads = chance.random(tasks) < 0.5
             sides = [
-                trials_of(
-                    chance, np.clip(rates + np.repeat(chance.normal(0, shock, groups), members), 0, 1), 1
-                )
-                for _ in range(2)
+                trials_of(chance, np.repeat(np.where(heads == side, better, worse), members), 1)
+                for side in (True, False)
             ]
-            for way, grouped in (("by family", families), ("by scenario", {})):
-                difference = compare_scenarios(*sides, weights={}, bounded=True, families=grouped)
-                (judged,) = judge_alike([difference], better=["higher"], margin=0.05, relative=False)
-                told[way] += judged.verdict in ("regression", "improvement")
-        setting = f"{groups} families × {members} scenarios, shock {shock:g}"
-        beside = f"by scenario {100 * told['by scenario'] / repeats:.1f} %"
+            called["by group"] += verdict_of(*sides, groups) in DIFFERENT
+            called["by scenario"] += verdict_of(*sides) in DIFFERENT
         yield Stated(
             what="A/A alarms",
-            setting=setting,
-            measured=told["by family"] / repeats,
+            setting=f"{tasks} tasks × {members} scenarios, a coin decides each task",
+            measured=called["by group"] / repeats,
             at_most=0.05,
-            beside=beside,
+            beside=f"by scenario {100 * called['by scenario'] / repeats:.1f} %",
         )
+
+
+def shocks(chance: np.random.Generator, repeats: int) -> Iterator[Stated]:
+    """How often equal code is called different where a disturbance of the moment moves all trials of a family:
+    trials of both sides are made side by side, or one side after the other.
+    """
+    for families, members, shock in ((12, 5, 0.15), (20, 3, 0.15), (4, 10, 0.15)):
+        called = {"side by side": 0, "one after the other": 0}
+        for _ in range(repeats):
+            rates = np.repeat(task_rates(chance, families, 0.7, 0.3), members)
+            moved = [np.repeat(chance.normal(0, shock, families), members) for _ in range(2)]
+            for way, second in (("side by side", moved[0]), ("one after the other", moved[1])):
+                sides = [
+                    trials_of(chance, np.clip(rates + disturbance, 0, 1), 1)
+                    for disturbance in (moved[0], second)
+                ]
+                called[way] += verdict_of(*sides) in DIFFERENT
+        yield Stated(
+            what="A/A alarms",
+            setting=f"{families} families × {members}, shock {shock:g}, side by side",
+            measured=called["side by side"] / repeats,
+            at_most=0.05,
+            beside=f"one after the other {100 * called['one after the other'] / repeats:.1f} %",
+        )
+
+
+def grouped_rates(chance: np.random.Generator, repeats: int) -> Iterator[Stated]:
+    """How often the interval of a success rate covers the truth when tasks are drawn anew, each with several
+    scenarios.
+    """
+    for tasks, members, rate in ((16, 9, 0.7), (20, 7, 0.7), (20, 7, 0.9), (8, 10, 0.7)):
+        groups = [index // members for index in range(tasks * members)]
+        covered = {"by group": 0, "by scenario": 0}
+        for _ in range(repeats):
+            rates = np.repeat(task_rates(chance, tasks, rate), members)
+            passed = (chance.random(len(rates)) < rates).astype(float).tolist()
+            covered["by group"] += not proportion_interval(passed, groups).excludes(rate)
+            covered["by scenario"] += not proportion_interval(passed, range(len(passed))).excludes(rate)
+        yield Stated(
+            what="coverage of rates",
+            setting=f"{tasks} tasks × {members} scenarios, rate {rate:g}",
+            measured=covered["by group"] / repeats,
+            at_least=0.92,
+            beside=f"by scenario {100 * covered['by scenario'] / repeats:.1f} %",
+        )
+
+
+def gates_at_bound(chance: np.random.Generator, repeats: int) -> Iterator[Stated]:
+    """How often a gate of the success rate is decided where the truth is exactly at its bound: with repeats,
+    with groups, and with a disturbance of the moment that moves all trials of a task.
+    """
+    for tasks, members, bound, shock in (
+        (20, 3, 0.8, 0.0),
+        (20, 3, 0.9, 0.0),
+        (60, 3, 0.9, 0.0),
+        (60, 3, 0.95, 0.0),
+        (16, 9, 0.8, 0.0),
+        (40, 3, 0.8, 0.15),
+    ):
+        groups = [index // members for index in range(tasks * members)]
+        said = {"violated": 0, "holds": 0}
+        for _ in range(repeats):
+            rates = task_rates(chance, tasks, bound)
+            # As far as there is room both ways, so that the mean stays at the bound.
+            room = np.minimum(shock, np.minimum(rates, 1 - rates))
+            rates = np.repeat(rates + room * chance.choice([-1, 1], tasks), members)
+            passed = (chance.random(len(rates)) < rates).astype(float).tolist()
+            interval = proportion_interval(passed, groups)
+            said["violated"] += interval.high < bound
+            said["holds"] += interval.low >= bound
+        for verdict, count in said.items():
+            yield Stated(
+                what="gate at its bound",
+                setting=f"{verdict}: {tasks} tasks × {members}, bound {100 * bound:g} %, shock {shock:g}",
+                measured=count / repeats,
+                at_most=0.05,
+            )
 
 
 def divergence(chance: np.random.Generator, repeats: int) -> Iterator[Stated]:
@@ -377,7 +492,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts: dict[str, Callable[[], Iterator[Stated]]] = {
         # Four times as many: with a thousand, the chance of the simulation alone is 2.5 points either way.
         "power": lambda: power(chance, 4 * asked.repeats),
+        "broken": lambda: broken(chance, asked.repeats),
         "alarms": lambda: alarms(chance, asked.repeats),
+        "shocks": lambda: shocks(chance, asked.repeats),
+        "rates": lambda: grouped_rates(chance, asked.repeats),
+        "gates": lambda: gates_at_bound(chance, asked.repeats),
         "divergence": lambda: divergence(chance, asked.repeats),
         "amounts": lambda: amounts(chance, asked.repeats, asked.runs),
         "corrected": lambda: corrected(chance, asked.repeats),

@@ -80,6 +80,13 @@ class EvalRow:
         return str(self.result["family"])
 
     @property
+    def group(self) -> str:
+        """What its scenario is drawn together with, see `evals.scenario_groups`; by itself where nothing is
+        stored.
+        """
+        return str(self.result.get("group") or self.scenario)
+
+    @property
     def unrecorded(self) -> list[str]:
         """What a replay asked for that no cassette has, a line each; empty for any other trial."""
         return list(self.result.get("unrecorded", ()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeVar, Unpack, cast
 
@@ -35,6 +35,7 @@ from kestrel_lab.evals.given_turns import GivenTurn
 from kestrel_lab.evals.guidance import Guidance, is_guidance
 from kestrel_lab.evals.metrics import Metric
 from kestrel_lab.evals.options import Selection, check_reducer
+from kestrel_lab.evals.scenario_groups import group_scenarios
 from kestrel_lab.evals.scenario_parts import (
     Choices,
     InlineFiles,
@@ -138,6 +139,10 @@ class Defaults(Declared):
 
     family: str = ""
     """Kind of task; summaries can be grouped by it."""
+    group: str = ""
+    """What is drawn together: scenarios of one task, repository, document or conversation. Intervals, tests
+    and gates count groups. Where empty, scenarios with the same goal, files and environment are one group.
+    """
     place: Annotated[
         Place, WrittenAs(WorkspaceForm | None, place_of), Field(validation_alias="workspace")
     ] = InlineFiles()
@@ -225,7 +230,7 @@ class Scenario(Defaults):
 
 
 _NOT_OF_A_RUN: Final = frozenset(
-    {"id", "family", "tags", "weight", "checks", "expected", "at_least", "metadata", "choices"}
+    {"id", "family", "group", "tags", "weight", "checks", "expected", "at_least", "metadata", "choices"}
 )
 
 
@@ -450,6 +455,11 @@ class Suite(Declared):
             )
         if self.retry_errors < 0:
             raise UsageError(f"suite {self.name!r}: retry_errors is at least 0, not {self.retry_errors}")
+
+    @cached_property
+    def groups(self) -> Mapping[str, str]:
+        """The group of each scenario, by its id; see `evals.scenario_groups`."""
+        return group_scenarios(self.scenarios)
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """What a notebook shows: what would be run, in a few lines."""

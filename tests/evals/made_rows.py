@@ -19,11 +19,13 @@ def row(
     epoch: int = 1,
     reason: str = "",
     family: str = "",
+    group: str = "",
     **metrics: float,
 ) -> EvalRow:
     """One trial."""
     result = {
         "family": family,
+        **({"group": group} if group else {}),
         "model": "m",
         "model_kind": "scripted",
         "outcome": outcome,

@@ -75,7 +75,9 @@ class Declared(Entry, metaclass=_ReportsUsageErrors):
         """Return a copy; changed values are checked, as those of a new object are."""
         if not update:
             return super().model_copy(deep=deep)
-        return type(self)(**{**self.__dict__, **update})
+        # `__dict__` also holds cached properties, which belong to the unchanged object.
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**{**fields, **update})
 
 
 @dataclass(frozen=True)

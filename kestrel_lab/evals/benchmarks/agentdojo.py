@@ -276,6 +276,8 @@ def _scenario(situation: Situation, containment: str) -> Scenario:
         goal=suite_tasks(situation.suite, situation.version).user_tasks[situation.task].PROMPT,
         checks=checks,
         family=situation.attack or "no attack",
+        # The attacks of one user task share the task and its data.
+        group=f"{situation.suite}/{situation.task}",
         environment=situation,
         containment=containment,
         limits={"cycles": 30},

@@ -231,6 +231,8 @@ def _single(version: str, category: str, entry: dict[str, Any], answer: list[Any
         goal="\n\n".join(texts["user"]),
         checks=(CallsMatch(category=category),),
         family=category,
+        # Questions about the same functions resemble each other.
+        group=", ".join(sorted({str(function["name"]) for function in functions})),
         expected={"functions": list(functions), "answer": answer},
         environment=FunctionsNoted(
             functions=functions, version=version, instructions="\n\n".join(texts["system"])
@@ -257,6 +259,8 @@ def _conversation(
         turns=tuple(says[1:]),
         checks=(StatesMatch(),),
         family=category,
+        # The variants of a conversation (a function is missing, the context is long) have one number.
+        group=f"multi_turn_{entry['id'].rpartition('_')[2]}",
         limits={"cycles": STEPS * len(says)},
         expected={"entry": task, "answer": answer},
         environment=Instances(

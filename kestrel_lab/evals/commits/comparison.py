@@ -34,6 +34,7 @@ from kestrel_lab.evals.reports.markdown import DIFFERENCE_HEADINGS, code_span, c
 from kestrel_lab.evals.reports.page_data import interval_row, shown_table
 from kestrel_lab.evals.reports.result_view import ResultView
 from kestrel_lab.evals.reports.suite_page import gate_table, trials_of, write_page
+from kestrel_lab.evals.scenario_groups import with_groups
 from kestrel_lab.evals.stats.difference import (
     SAME_CONVERSATIONS,
     SAME_FILES,
@@ -382,7 +383,9 @@ class Comparison(ResultView):
     @cached_property
     def _rows(self) -> tuple[list[EvalRow], list[EvalRow]]:
         """The trials of both sides with what people said of them and scanners found in them."""
-        base, head = (list(with_annotations(side.rows, self.store)) for side in self._sides)
+        base, head = (
+            [*with_groups(with_annotations(side.rows, self.store), self.suite)] for side in self._sides
+        )
         return base, head
 
     @cached_property
@@ -401,9 +404,7 @@ class Comparison(ResultView):
         # The number of trials depends on what was seen, so tests of families would accuse too often.
         if self.no_base or self.sequence is not None:
             return {}
-        return compare_families(
-            self.suite, (self.base.rows, self.head.rows), margin=self.margin, same_files=self.same_files
-        )
+        return compare_families(self.suite, self._rows, margin=self.margin, same_files=self.same_files)
 
     @cached_property
     def flipped(self) -> list[tuple[EvalRow, EvalRow]]:
@@ -497,7 +498,8 @@ class Comparison(ResultView):
 
     def _label_notes(self) -> Iterable[str]:
         weights = {scenario.id: scenario.weight for scenario in self.suite.scenarios}
-        passes = partial(compare_scenarios, weights=weights, bounded=True)
+        groups = {row.scenario: row.group for rows in self._rows for row in rows}
+        passes = partial(compare_scenarios, weights=weights, groups=groups, bounded=True)
         for (config, metric), d in self._differences.items():
             sides = [[row for row in rows if row.config == config] for rows in self._rows]
             if metric == PRIMARY and (said := label_note(d, sides, passes)):

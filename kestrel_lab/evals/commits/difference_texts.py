@@ -15,10 +15,11 @@ from kestrel_lab.views.formatting import format_count
 def unit_notes(differences: Iterable[Difference]) -> Iterable[str]:
     """Yield what a comparison speaks of, where that is not scenarios like these, each counted by itself."""
     differences = list(differences)
-    if of_families := {d.test for d in differences if d.test.endswith("of families")}:
+    if of_groups := {d.test for d in differences if d.test.endswith("of groups")}:
+        counts = next((d.scenarios, d.groups) for d in differences if d.test.endswith("of groups"))
         yield (
-            "Scenarios of one family count together: what disturbs all of them at once is no evidence of a "
-            f"change ({', '.join(sorted(of_families))})."
+            f"{format_count(counts[0], 'scenario')} are of {format_count(counts[1], 'task')}. Those of one "
+            f"task count together, since they resemble each other ({', '.join(sorted(of_groups))})."
         )
     if few := next((d.scenarios for d in differences if d.scope == "these scenarios" and d.scenarios), None):
         yield (
@@ -29,7 +30,20 @@ def unit_notes(differences: Iterable[Difference]) -> Iterable[str]:
 
 def difference_record(d: Difference) -> dict[str, Any]:
     """Return a difference as columns of a frame."""
-    names = ("p", "p_holm", "verdict", "mde", "scenarios", "lower", "higher", "scope", "test", "note")
+    names = (
+        "p",
+        "p_holm",
+        "verdict",
+        "mde",
+        "mde_broken",
+        "scenarios",
+        "groups",
+        "lower",
+        "higher",
+        "scope",
+        "test",
+        "note",
+    )
     return {
         "base": d.base,
         "head": d.head,
@@ -62,12 +76,24 @@ def verdict_sentence(base: str, head: str, d: Difference) -> str:
             return f"{head} is better than {base}{of}: {rates}."
         case "stable":
             return f"{head} is as good as {base}{of}: {rates}."
-    reach = (
-        f" A change of {100 * d.mde:.0f} points would have been found in four of five such comparisons."
-        if math.isfinite(d.mde) and d.mde <= 1
-        else ""
+    return (
+        f"These trials do not tell whether {head} is better or worse than {base}: {rates}."
+        f"{detectable_sentence(d)}"
     )
-    return f"These trials do not tell whether {head} is better or worse than {base}: {rates}.{reach}"
+
+
+def detectable_sentence(d: Difference) -> str:
+    """Return what four of five such comparisons would find, after a space; empty where nothing is known."""
+    if not math.isfinite(d.mde) or d.mde > 1:
+        return ""
+    alike = f"{100 * d.mde:.0f} points"
+    if math.isnan(d.mde_broken) or round(100 * d.mde_broken) == round(100 * d.mde):
+        return f" Four of five such comparisons find a change of {alike}."
+    broken = f"one of {100 * d.mde_broken:.0f} points" if d.mde_broken <= 1 else "no such change"
+    return (
+        f" Four of five such comparisons find a change of {alike} if all scenarios change alike, "
+        f"and {broken} if some break for good."
+    )
 
 
 def difference_cells(metric: str, d: Difference) -> list[str]:

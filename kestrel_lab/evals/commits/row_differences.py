@@ -58,14 +58,14 @@ def compare_rows(
         config: [[row for row in rows if row.config == config] for rows in sides] for config in configs
     }
     rounds = {config: side_by_side(*both) for config, both in of_config.items()}
-    families = {row.scenario: row.family for row in chain(*sides)}
+    groups = {row.scenario: row.group for row in chain(*sides)}
     found = [
         _paired_difference(
             metric,
             before.get(key, {}),
             after.get(key, {}),
             rounds[config],
-            partial(compare_scenarios, weights=weights, families=families, alpha=ALPHA * question.weight),
+            partial(compare_scenarios, weights=weights, groups=groups, alpha=ALPHA * question.weight),
         )
         for (config, metric), key, question in zip(keys, keys, questions, strict=True)
     ]
@@ -81,7 +81,7 @@ def compare_rows(
             found[place], both, suite.count_errors, alpha=ALPHA * questions[place].weight
         )
     judged = judge_all(found, questions)
-    passes = partial(compare_scenarios, weights=weights, families=families, bounded=True)
+    passes = partial(compare_scenarios, weights=weights, groups=groups, bounded=True)
     for place, both in rates:
         judged[place] = unless_turned_over(judged[place], found, place, questions, both, passes)
     return {
@@ -98,6 +98,7 @@ def compare_families(
     """
     kinds = dict.fromkeys((row.config, row.family) for row in chain(*sides))
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
+    groups = {row.scenario: row.group for row in chain(*sides)}
     found = []
     for config, family in kinds:
         both = [
@@ -108,7 +109,9 @@ def compare_families(
             )
             for rows in sides
         ]
-        found.append(compare_scenarios(*both, weights=weights, bounded=True, alpha=ALPHA / len(kinds)))
+        found.append(
+            compare_scenarios(*both, weights=weights, groups=groups, bounded=True, alpha=ALPHA / len(kinds))
+        )
     judged = judge_all(found, [Question(better="higher", margin=margin, relative=False)] * len(kinds))
     again = {
         kind: same_conversations(

@@ -20,6 +20,7 @@ from kestrel_lab.evals.execution.runner import plan_trials
 from kestrel_lab.evals.git import commits_in, first_parents, sample_commits
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.options import HistoryOptions
+from kestrel_lab.evals.scenario_groups import with_groups
 from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
@@ -80,9 +81,8 @@ async def stored_history(
     asked = HistoryOptions(**options)
     name = find_metric(asked.metric).name
     place = suite_with_parts(lab, suite, configs=asked.configs, epochs=None)
-    rows, notes = _comparable(
-        stored_trials(lab.store, suite=place.suite.name), place.suite, any_version=any_version
-    )
+    stored = [*with_groups(stored_trials(lab.store, suite=place.suite.name), place.suite)]
+    rows, notes = _comparable(stored, place.suite, any_version=any_version)
     if (
         name in METRICS
         and METRICS[name].clock

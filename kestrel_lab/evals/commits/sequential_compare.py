@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.reports.plots import sequence_figure
-from kestrel_lab.evals.stats.difference import Difference, counting_units
+from kestrel_lab.evals.stats.difference import Difference
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval
 from kestrel_lab.evals.stats.label_correction import ENOUGH_LABELS
 from kestrel_lab.evals.stats.sequential import (
@@ -128,11 +129,11 @@ class Design:
         if self.open_ended:
             return math.nan
         pairs = self.look_counts(suite)[-1]
-        scenarios = min(len(suite.scenarios), pairs)
-        return self.detectable_with(scenarios, pairs // scenarios)
+        units = min(unit_count(suite), pairs)
+        return self.detectable_with(units, pairs // units)
 
     def detectable_with(self, scenarios: int, epochs: int) -> float:
-        """Return the same for so many scenarios and epochs."""
+        """Return the same for so many scenarios and epochs; scenarios of one group count as its repeats."""
         counts = [max(1, scenarios * epochs * number // self.looks) for number in range(1, self.looks + 1)]
         boundary = Boundary(self.spending, self.error)
         looks = [(one, boundary.next(one)) for one in information_fractions(counts, scenarios)]
@@ -169,7 +170,7 @@ class TrialPlan(TableView):
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return headings, and a row per way to spend the same number of pairs."""
         pairs = self.design.look_counts(self.suite)[-1]
-        size = min(len(self.suite.scenarios), pairs)
+        size = min(unit_count(self.suite), pairs)
         rows = []
         for epochs in sorted({1, 2, 3, 5, 10, max(1, pairs // size)}):
             scenarios = pairs // epochs
@@ -180,8 +181,8 @@ class TrialPlan(TableView):
             shown = "none" if math.isinf(found) else f"{100 * found:.0f} points"
             rows.append([str(scenarios), str(epochs), shown, here])
         return [
-            "scenarios",
-            "epochs",
+            "scenarios" if unit_count(self.suite) == len(self.suite.scenarios) else "tasks",
+            "epochs" if unit_count(self.suite) == len(self.suite.scenarios) else "trials of each",
             "smallest drop found",
             "this suite",
         ], [] if self.design.open_ended else rows
@@ -200,6 +201,14 @@ class TrialPlan(TableView):
             f"both sides and a success rate of {100 * RATE:g} %."
         )
         return lines
+
+
+def unit_count(suite: Suite) -> int:
+    """Return how many things a suite has that were drawn apart: its groups, or its scenarios where all are of
+    one group.
+    """
+    groups = len(set(suite.groups.values()))
+    return groups if groups > 1 else len(suite.scenarios)
 
 
 def parse_budget(text: str) -> tuple[int | None, float | None]:
@@ -384,7 +393,7 @@ async def draw_in_turns(
     fractions = (
         [math.nan] * len(counts)
         if design.open_ended
-        else information_fractions(counts, len(suite.scenarios), variance)
+        else information_fractions(counts, unit_count(suite), variance)
     )
     progress.total = arms * counts[-1]
     rows: dict[Pair, PairRows] = {}
@@ -422,30 +431,44 @@ def refuse_judged(suite: Suite, what: str, instead: str) -> None:
 
 
 def draw_order(suite: Suite, pairs: int) -> list[Pair]:
-    """Return the first pairs in the order in which they are made: at random, epoch by epoch."""
+    """Return the first pairs in the order in which they are made: at random, epoch by epoch, and within an
+    epoch one scenario of each group before the second one of any.
+    """
     ids = [scenario.id for scenario in suite.scenarios]
     order: list[Pair] = []
     for epoch in range(1, math.ceil(pairs / len(ids)) + 1):
         chance = Random(f"{suite.name}/{epoch}")  # an order to repeat, not a secret  # noqa: S311
-        order += [(name, epoch) for name in chance.sample(ids, len(ids))]
+        shuffled = chance.sample(ids, len(ids))
+        members_before: Counter[str] = Counter()
+        rank = dict.fromkeys(ids, 0)
+        for scenario, unit in zip(shuffled, _units(suite, shuffled), strict=True):
+            rank[scenario] = members_before[unit]
+            members_before[unit] += 1
+        order += [(scenario, epoch) for scenario in sorted(shuffled, key=rank.__getitem__)]
     return order[:pairs]
 
 
 def _differences(suite: Suite, rows: dict[Pair, PairRows]) -> dict[str, float]:
-    """Return how much more often head passed than base, by scenario, or by family where scenarios of one
-    family count together; pairs with a trial that broke count as the suite says.
+    """Return how much more often head passed than base, by group, or by scenario where all are of one group;
+    pairs with a trial that broke count as the suite says.
 
-    The mean over what is returned is the mean over scenarios, so a large family weighs as its scenarios do.
+    The mean over what is returned is the mean over scenarios, so a large group weighs as its scenarios do.
     """
-    found: dict[str, list[int]] = {}
+    differences: dict[str, list[int]] = {}
     for (scenario, _), pair in rows.items():
         base, head = pair
         if suite.count_errors == "fail" or "error" not in (base.outcome, head.outcome):
-            found.setdefault(scenario, []).append((head.outcome == "pass") - (base.outcome == "pass"))
-    families = {scenario.id: scenario.family for scenario in suite.scenarios}
-    units = counting_units(list(found), families)
-    share = len(set(units)) / max(1, len(found))
-    totals = dict.fromkeys((name for _, name in units), 0.0)
-    for (_, name), values in zip(units, found.values(), strict=True):
-        totals[name] += share * sum(values) / len(values)
+            differences.setdefault(scenario, []).append((head.outcome == "pass") - (base.outcome == "pass"))
+    units = _units(suite, list(differences))
+    share = len(set(units)) / max(1, len(differences))
+    totals = dict.fromkeys(units, 0.0)
+    for unit, values in zip(units, differences.values(), strict=True):
+        totals[unit] += share * sum(values) / len(values)
     return totals
+
+
+def _units(suite: Suite, scenarios: Sequence[str]) -> Sequence[str]:
+    """Return what each of these scenarios counts with."""
+    if len(set(suite.groups.values())) == 1:
+        return scenarios
+    return [suite.groups[scenario] for scenario in scenarios]

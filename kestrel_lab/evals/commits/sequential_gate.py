@@ -85,13 +85,9 @@ class GateLooks:
         left = set(self.planned).difference(rows)
         known = {one.id: one for one in self.suite.scenarios}
         for gate, config, records in gate_trials(self.suite, made):
-            more = [
-                (name, known[name].weight)
-                for name, _ in sorted(left)
-                if gate.covers(config, known[name].family)
-            ]
+            to_come = [known[name] for name, _ in sorted(left) if gate.covers(config, known[name].family)]
             # No look has a narrower interval than one that spends all of the error.
-            if not can_hold(gate, records, more, alpha=self.design.error):
+            if not can_hold(self.suite, gate, records, to_come, alpha=self.design.error):
                 skipped = format_count(len(left) * self.arms, "trial")
                 return (
                     f"{gate.text} [{config}] cannot hold any more, whatever the rest gives; {skipped} "

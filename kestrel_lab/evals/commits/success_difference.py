@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.evals.gate_bounds import SUCCESS, format_metric
+from kestrel_lab.evals.scenario_groups import units_of_rows
 from kestrel_lab.evals.stats.difference import Difference, Question, detectable_mean, judge_all
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, t_test
 from kestrel_lab.evals.stats.label_correction import (
@@ -63,17 +64,17 @@ def by_labels(
 def _sample(rows: Iterable[EvalRow], count_errors: CountErrors, broken: float | None) -> JudgedSample:
     if broken is None and count_errors == "fail":
         broken = 0.0
+    counted = [row for row in rows if row.outcome != "error" or broken is not None]
     return sample_of(
         [
             (
-                row.scenario,
+                unit,
                 row.result["weight"],
                 float(row.outcome == "pass") if row.outcome != "error" else broken or 0.0,
                 row.result.get("label"),
                 row.result.get("label_probability"),
             )
-            for row in rows
-            if row.outcome != "error" or broken is not None
+            for unit, row in zip(units_of_rows(counted), counted, strict=True)
         ]
     )
 

@@ -285,6 +285,7 @@ def _lost_trial(store: SessionStore, ready: PreparedSuite, ask: TrialRequest, wh
     )
     result: dict[str, Json] = {
         "family": ask.scenario.family,
+        "group": ready.suite.groups[ask.scenario.id],
         "weight": ask.scenario.weight,
         "model": ask.config.model or model.name,
         "model_kind": model.kind,

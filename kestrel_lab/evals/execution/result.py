@@ -22,6 +22,7 @@ from kestrel_lab.evals.reports.gate_decisions import (
 from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
 from kestrel_lab.evals.reports.result_view import ResultView
 from kestrel_lab.evals.reports.scan_report import ScannedResult
+from kestrel_lab.evals.scenario_groups import count_groups, with_groups
 from kestrel_lab.evals.stats.pass_at_k import pass_rates
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
@@ -69,6 +70,10 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
     """The gates, where trials were made in turns until these were decided."""
     _summaries: dict[Hashable, list[dict[str, Any]]] = field(default_factory=dict, init=False, compare=False)
     """By the labels that they are corrected by: trials may be labelled at any time."""
+
+    def __post_init__(self) -> None:
+        """Count the trials by the groups of the present suite."""
+        object.__setattr__(self, "rows", tuple(with_groups(self.rows, self.suite)))
 
     @property
     def reused(self) -> int:
@@ -304,7 +309,7 @@ class EvalResult(LabelledResult, ScannedResult, ResultView):
         taken = f", {self.reused} taken from earlier runs" if self.reused else ""
         return (
             f"suite {self.suite.name}: {format_count(len(self.rows), 'trial')} of "
-            f"{format_count(len(self.suite.scenarios), 'scenario')}{taken}"
+            f"{count_groups(self.suite.groups, self.suite.groups.values())}{taken}"
         )
 
     def lines(self) -> list[str]:

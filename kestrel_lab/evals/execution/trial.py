@@ -305,6 +305,7 @@ async def run_trial(
             model_kind=models.kind,
             missing=missing,
             conversation=models.calls.value,
+            group=ready.suite.groups[scenario.id],
         ),
         metrics=measured,
         git_sha=ask.git_sha,
@@ -505,9 +506,11 @@ def _result(
     model_kind: str,
     missing: Sequence[str],
     conversation: str,
+    group: str,
 ) -> dict[str, Json]:
     return {
         "family": ask.scenario.family,
+        **({"group": group} if group != ask.scenario.id else {}),
         **({"metadata": dict(ask.scenario.metadata)} if ask.scenario.metadata else {}),
         "weight": ask.scenario.weight,
         "model": model_name,

@@ -200,7 +200,7 @@ def judge_report(
         judges=tuple(measure_judge(version, given, labels, runs) for version, given in mine.items()),
         labels=len(labels),
         rubric_hash=wanted,
-        between=measures_of(_by_run(mine), {run: row.scenario for run, row in runs.items()}),
+        between=measures_of(_by_run(mine), {run: row.group for run, row in runs.items()}),
         unmeasured=tuple(version for version in verdicts if version not in mine),
         notes=tuple(notes),
     )
@@ -215,7 +215,7 @@ def measure_judge(
     met = {run: labels[run].value for run in judged}
     # Trials that were likelier to be drawn stand for fewer others (Horvitz and Thompson).
     weight = {run: 1 / labels[run].probability for run in judged}
-    cluster = {run: rows[run].scenario for run in rows}
+    cluster = {run: rows[run].group for run in rows}
 
     def share(values: Mapping[str, float], of: Mapping[str, float]) -> Interval:
         used = [run for run in judged if of[run]]

@@ -30,7 +30,7 @@ class LabelReport(PartsView):
     older: tuple[Label, ...] = ()
     """Labels by earlier versions of the rubric."""
     clusters: Mapping[str, str] | None = None
-    """By run, the scenario: trials of one scenario resemble each other."""
+    """By run, the group of its scenario: trials of one group resemble each other."""
 
     @property
     def headline(self) -> str:

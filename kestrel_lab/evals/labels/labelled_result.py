@@ -43,7 +43,7 @@ class LabelledResult:
         """Return the labels of the suite, with the agreement of people and of each with themselves."""
         from kestrel_lab.evals.labels.label_report import label_report
 
-        return label_report(self.store, self.suite.name, {row.run: row.scenario for row in self.rows})
+        return label_report(self.store, self.suite.name, {row.run: row.group for row in self.rows})
 
     @takes_options(JudgeOptions)
     async def judge(self, *judges: Model, reporter: Reporter | None = None, **how: Any) -> JudgeReport:

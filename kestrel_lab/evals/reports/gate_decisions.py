@@ -17,6 +17,7 @@ from kestrel_lab.evals.reports.gate_needs import undecided_change, undecided_rea
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
 from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_table, plain_prose
 from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
+from kestrel_lab.evals.scenario_groups import with_groups
 from kestrel_lab.evals.stats.difference import BY_CONSTRUCTION, Difference
 from kestrel_lab.evals.stats.intervals_and_tests import (
     ALPHA,
@@ -28,10 +29,11 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
 from kestrel_lab.evals.stats.label_correction import ENOUGH_LABELS, corrected_rate
 from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.summaries.corrected_rates import enough_labels, is_judged, sample_of_records
 from kestrel_lab.evals.summaries.result_table import (
     label_kind,
+    record_units,
     success_interval,
     trial_record,
 )
@@ -213,7 +215,7 @@ def decide_gates(suite: Suite, rows: Iterable[EvalRow], *, alpha: float = ALPHA)
     success rate are of trials that did not break. A success rate with enough labels is the corrected one;
     where a model judge has a say in it, it is `inconclusive` without them.
     """
-    rows = tuple(rows)
+    rows = tuple(with_groups(rows, suite))
     asked = gate_trials(suite, rows)
     perhaps = f"violated by itself, but as one of {len(asked)} gates that may be by chance"
     decided = (
@@ -246,17 +248,25 @@ def gate_trials(suite: Suite, rows: Iterable[EvalRow]) -> list[Asked]:
 
 
 def can_hold(
-    gate: Gate, records: list[dict[str, Any]], more: Iterable[tuple[str, float]], *, alpha: float = ALPHA
+    suite: Suite,
+    gate: Gate,
+    records: list[dict[str, Any]],
+    to_come: Iterable[Scenario],
+    *,
+    alpha: float = ALPHA,
 ) -> bool:
-    """Return whether a gate of the success rate may still hold if all trials to come go well; `more` are
-    their scenarios and weights. Other metrics know no best value: theirs may always hold.
+    """Return whether a gate of the success rate may still hold if all trials to come go well; `to_come` has
+    the scenario of each. Other metrics know no best value: theirs may always hold.
     """
     if gate.metric != SUCCESS:
         return True
     # The best that can happen to a lower bound is a pass, to an upper bound a failure.
     best = float(gate.at_least is not None)
-    to_come = [{"scenario": name, "weight": weight, "success": best} for name, weight in more]
-    return _judge(gate, success_interval([*records, *to_come], alpha=alpha)) == "ok"
+    imagined = [
+        {"scenario": one.id, "group": suite.groups[one.id], "weight": one.weight, "success": best}
+        for one in to_come
+    ]
+    return _judge(gate, success_interval([*records, *imagined], alpha=alpha)) == "ok"
 
 
 def _unrecorded(suite: Suite, rows: Sequence[EvalRow]) -> Iterable[Decision]:
@@ -417,8 +427,9 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]], alpha: flo
             why="; ".join(filter(None, [why, labelled[1]])),
         )
     if verdict == "inconclusive":
-        epochs = Counter(record["scenario"] for record in records)
-        why = "; ".join(filter(None, [why, undecided_reason(gate, made.interval, [*epochs.values()])]))
+        trials_by_unit = Counter(record_units(records))
+        needed = undecided_reason(gate, made.interval, [*trials_by_unit.values()])
+        why = "; ".join(filter(None, [why, needed]))
     if verdict == "ok" and gate.metric == "cost_estimate" and any(record["unpriced_calls"] for record in ran):
         verdict, why = "inconclusive", "calls of unknown price are not in the value"
     return replace(made, verdict=verdict, why=why)
@@ -462,7 +473,7 @@ def _interval(gate: Gate, records: list[dict[str, Any]], alpha: float = ALPHA) -
     values = [(r, r.get(gate.metric, math.nan)) for r in records if r["outcome"] != "error"]
     kept = [(r, value) for r, value in values if not math.isnan(value)]
     clusters = group_by_cluster(
-        [value for _, value in kept], [r["scenario"] for r, _ in kept], [r["weight"] for r, _ in kept]
+        [value for _, value in kept], record_units([r for r, _ in kept]), [r["weight"] for r, _ in kept]
     )
     return (share_of if is_share(gate.metric) else amount_of)(clusters, alpha=alpha)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Final
 
+from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, is_share
 from kestrel_lab.evals.stats.difference import ENOUGH, Difference
 from kestrel_lab.evals.stats.intervals_and_tests import (
@@ -29,7 +31,9 @@ def gates_out_of_reach(suite: Suite) -> list[str]:
     found = []
     for gate in suite.gates:
         covered = [one for one in suite.scenarios if gate.family in ("", one.family)]
-        if covered and (why := out_of_reach(gate, [suite.epochs] * len(covered))):
+        units = counting_units([one.id for one in covered], [suite.groups[one.id] for one in covered])
+        trials = [suite.epochs * count for count in Counter(units).values()]
+        if covered and (why := out_of_reach(gate, trials)):
             where = f" [{gate.config}]" if gate.config else ""
             found.append(f"the gate {gate.text}{where} cannot hold: {why}")
     return found
@@ -38,7 +42,7 @@ def gates_out_of_reach(suite: Suite) -> list[str]:
 def out_of_reach(gate: Gate, epochs: Sequence[int]) -> str:
     """Return why the gate cannot hold, where even perfect trials would not show it; empty where they would.
 
-    `epochs` has the number of trials of each scenario.
+    `epochs` has the number of trials of each scenario, or of each group where scenarios count in groups.
     """
     trials = sum(epochs)
     if not is_share(gate.metric):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
+from kestrel_lab.evals.scenario_groups import count_groups
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.best_configuration import (
     FEWEST,
@@ -92,7 +93,7 @@ class Trials:
         return {
             "title": sanitize_text(title),
             "verdict": sanitize_text(best_configuration(self.rows, summaries, self.count_errors, weights)),
-            "about": self._about(len(scenarios), len(columns)),
+            "about": self._about(len(columns)),
             "warnings": [*map(sanitize_text, not_real(summaries))],
             "notes": [],
             "not_passed": sum(row.outcome != "pass" for row in asked),
@@ -171,11 +172,11 @@ class Trials:
             else {run: goal for store in self.stores for run, goal in store.query(sql, (_GOAL, runs))}
         )
 
-    def _about(self, scenarios: int, columns: int) -> str:
+    def _about(self, columns: int) -> str:
         epochs = len({row.epoch for row in self.rows})
         commits = sorted({row.git_sha[:10] for row in self.rows if row.git_sha})
         sizes = [
-            format_count(scenarios, "scenario"),
+            count_groups((row.scenario for row in self.rows), (row.group for row in self.rows)),
             format_count(columns - len(self.pairs), "configuration"),
             *(["2 sides"] if self.pairs else []),
             format_count(epochs, "epoch"),

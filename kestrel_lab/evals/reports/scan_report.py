@@ -14,6 +14,7 @@ from kestrel_lab.evals.labels.stored_labels import labels_of
 from kestrel_lab.evals.scanners.deterministic import SHIPPED
 from kestrel_lab.evals.scanners.findings import Scan, Scanned, Scans, scan_runs, stored_scans
 from kestrel_lab.evals.scanners.scanner import PREFIX, Looks
+from kestrel_lab.evals.scenario_groups import units_of_rows
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import corrected_columns, sample_of, with_corrected
@@ -163,16 +164,15 @@ class ScanReport(PartsView):
     def _rate(self, name: str, scans: Sequence[tuple[EvalRow, Scan]]) -> dict[str, Any]:
         finished = [(row, scan.found) for row, scan in scans if scan.found is not None]
         weights = [float(row.result["weight"]) for row, _ in finished]
-        rate = proportion_interval(
-            [value for _, value in finished], [row.scenario for row, _ in finished], weights
-        )
+        units = units_of_rows([row for row, _ in finished])
+        rate = proportion_interval([value for _, value in finished], units, weights)
         labels = self.labels.get(name, {})
         judged = sample_of(
             [
-                (row.scenario, weight, value, label.value, label.probability)
+                (unit, weight, value, label.value, label.probability)
                 if (label := labels.get(row.run)) is not None
-                else (row.scenario, weight, value, None, None)
-                for (row, value), weight in zip(finished, weights, strict=True)
+                else (unit, weight, value, None, None)
+                for unit, (row, value), weight in zip(units, finished, weights, strict=True)
             ]
         )
         hits = [row for row, value in finished if value]

@@ -20,6 +20,7 @@ from kestrel_lab.evals.reports.page_data import Trials, shown_table
 from kestrel_lab.evals.reports.result_view import write_text
 from kestrel_lab.evals.reports.scan_report import ScanReport
 from kestrel_lab.evals.scanners.findings import stored_scans
+from kestrel_lab.evals.scenario_groups import with_groups
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, MissedItems, missed_table
 from kestrel_lab.eventlog.store import SessionStore
@@ -55,7 +56,9 @@ def trials_of(
     return Trials(
         name=suite.name,
         # Trials of one scenario follow each other: what is packed together is alike, and opened together.
-        rows=sorted(rows, key=lambda row: (order.get(row.scenario, len(order)), row.scenario)),
+        rows=sorted(
+            with_groups(rows, suite), key=lambda row: (order.get(row.scenario, len(order)), row.scenario)
+        ),
         stores=stores,
         count_errors=suite.count_errors,
         scenarios=scenarios,

@@ -5,12 +5,13 @@ verdict.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean, variance
 from typing import Final, Literal
 
+from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.stats import intervals_and_tests as stats
 from kestrel_lab.evals.stats.distributions import at_most, t_quantile
 from kestrel_lab.evals.stats.groups import group_values
@@ -88,7 +89,7 @@ def _most_against(n: int, alpha: float) -> tuple[int, ...]:
     return tuple(found)
 
 
-# Many families and configurations have as many scenarios and flips.
+# Many configurations have as many scenarios and flips.
 @lru_cache(maxsize=256)
 def detectable_drop(n: int, flips: float, *, adds: float = 0.0, alpha: float = stats.ALPHA) -> float:
     """Return the smallest true drop of a success rate that McNemar's exact test finds in 80 % of comparisons
@@ -134,14 +135,22 @@ class Difference:
     p_holm: float
     """The same, adjusted for the number of questions asked."""
     mde: float
-    """The smallest true difference that would be found in 80 % of such comparisons."""
+    """The smallest true difference that would be found in 80 % of such comparisons, if all scenarios changed
+    alike.
+    """
     scenarios: int
     scope: str
     """What the interval and p speak of: `scenarios like these` or `these scenarios`."""
     verdict: Verdict = "inconclusive"
     test: str = ""
-    """Where p is from: `McNemar`, `sign flips` of scenarios or `of families`, `t test of families`,
-    `permutation` of trials, or one of them `and rounds`; or one of `BY_CONSTRUCTION`.
+    """Where p is from: `McNemar`, `sign flips` of scenarios or `of groups`, `t test of groups`, `permutation`
+    of trials, or one of them `and rounds`; or one of `BY_CONSTRUCTION`.
+    """
+    groups: int = 0
+    """How many groups the scenarios are of."""
+    mde_broken: float = math.nan
+    """As `mde`, if some scenarios failed for good and the others did not change, which is what regressions
+    look like; NaN for a metric that is no success rate.
     """
     lower: int = 0
     """Scenarios whose value is lower at head."""
@@ -175,24 +184,27 @@ def compare_scenarios(
     *,
     weights: Mapping[str, float],
     bounded: bool,
-    families: Mapping[str, str] | None = None,
+    groups: Mapping[str, str] | None = None,
     alpha: float = stats.ALPHA,
 ) -> Difference:
     """Compare scenario by scenario, over the scenarios that have trials on both sides.
 
-    From `ENOUGH` scenarios on, the scenario is the unit: a paired, clustered interval and a sign-flip test
-    (McNemar's exact test when each scenario was tried once). Where scenarios have `families`, by name, the
-    family is the unit: what disturbs all of its scenarios at once is no evidence of a change. With fewer
-    scenarios, trials within each scenario are: an interval from their spread and a permutation test.
-    `bounded` says that values are 0 or 1; `alpha` is the chance of a false alarm that the smallest detectable
-    difference is reckoned with.
+    From `ENOUGH` scenarios on, the group is the unit, by default each scenario: a paired, clustered interval
+    and a sign-flip test (McNemar's exact test when each scenario was tried once and is a group of its own).
+    With fewer scenarios, trials within each scenario are the unit: an interval from their spread and a
+    permutation test. `bounded` says that values are 0 or 1; `alpha` is the chance of a false alarm that the
+    smallest detectable difference is reckoned with.
     """
     both = [name for name in base if base[name] and head.get(name)]
     if not both:
         return no_difference()
     before, after = [fmean(base[name]) for name in both], [fmean(head[name]) for name in both]
     weight = [weights.get(name, 1.0) for name in both]
-    units = counting_units(both, families or {})
+    group_of = groups or {}
+    groups_compared = [group_of.get(name, name) for name in both]
+    group_count = len(set(groups_compared))
+    units = counting_units(both, groups_compared)
+    mde_broken = math.nan
     if len(both) >= ENOUGH:
         interval, p, test = _test_units(before, after, weight, units, bounded=bounded)
         once = (
@@ -201,10 +213,13 @@ def compare_scenarios(
             and len(set(units)) == len(both)
             and all(len(base[name]) == len(head[name]) == 1 for name in both)
         )
-        scope, test = "scenarios like these", "McNemar" if once else test
+        scope = "scenarios like these" if group_count > 1 else "these scenarios"
+        test = "McNemar" if once else test
         levels = _Levels.of(before, after, weight, fmean(1 / len(head[name]) for name in both))
         size = max(min(len(base[name]), len(head[name])) for name in both)
         mde = _detectable(interval, levels, len(both) * size, bounded=bounded, once=once, alpha=alpha)
+        if bounded:
+            mde_broken = mde if once else _detectable_break(interval, levels, len(both) * size, alpha=alpha)
     else:
         interval, df = _within_scenarios(base, head, both, bounded=bounded)
         p, scope, test = (
@@ -233,6 +248,8 @@ def compare_scenarios(
         scenarios=len(both),
         scope=scope,
         test=test,
+        groups=group_count,
+        mde_broken=mde_broken,
         lower=sum(b < a for a, b in zip(before, after, strict=True)),
         higher=sum(b > a for a, b in zip(before, after, strict=True)),
     )
@@ -354,17 +371,6 @@ def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     return math.fsum(w * x for w, x in zip(weights, values, strict=True)) / math.fsum(weights)
 
 
-def counting_units(names: Sequence[str], families: Mapping[str, str]) -> list[tuple[bool, str]]:
-    """Return for each scenario what it is counted with: its family, or itself where it has none.
-
-    Two families leave one degree of freedom, with which hardly any change can be shown, and one leaves none:
-    then each scenario counts by itself.
-    """
-    units = [(bool(family), family or name) for name in names for family in [families.get(name, "")]]
-    # Two families cannot show how much families differ.
-    return units if len(set(units)) >= 3 else [(False, name) for name in names]
-
-
 def _test_units(
     before: Sequence[float],
     after: Sequence[float],
@@ -388,11 +394,11 @@ def _test_units(
     base, head = ([_weighted_mean(group[side], group[2]) for group in groups] for side in (0, 1))
     interval = stats.paired_difference(base, head, weights=sums, bounded=bounded)
     interval = replace(interval, n=len(units))
-    of_families = " of families" * (len(members) < len(units))
+    of_groups = " of groups" if len(members) < len(units) else ""
     if len(members) < ENOUGH:
-        return interval, stats.t_test(interval), f"t test{of_families}"
+        return interval, stats.t_test(interval), f"t test{of_groups}"
     moved = [w * (b - a) for w, a, b in zip(sums, base, head, strict=True)]
-    return interval, stats.sign_flip_test(moved), f"sign flips{of_families}"
+    return interval, stats.sign_flip_test(moved), f"sign flips{of_groups}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -419,6 +425,11 @@ class _Levels:
             mean, square = 1 - mean, 1 - 2 * mean + square
         scenarios = math.fsum(weights) ** 2 / math.fsum(w * w for w in weights)
         return cls(mean=mean, square=square, scenarios=scenarios, per_trial=per_trial)
+
+    @property
+    def passing(self) -> float:
+        """The share of scenarios that ever pass, as `moved` takes them: the others never do."""
+        return self.mean / min(1.0, max(self.mean, self.square / self.mean))
 
     def moved(self, lost: float, units: int) -> float:
         """Return the chance that a unit moves where scenarios lose this share of their passes.
@@ -463,15 +474,44 @@ def _detectable(
         moved = levels.moved(lost, interval.clusters)
         return interval.clusters < ENOUGH or at_most(least - 1, interval.clusters, moved) <= 1 - POWER
 
-    low, high = 0.0, levels.mean
-    if not is_found(high):
+    # Where hardly a scenario moved its spread promises too much: so many must move by a trial for the test to
+    # tell at all.
+    return max(_smallest(is_found, levels.mean), least / trials)
+
+
+def _detectable_break(interval: stats.Interval, levels: _Levels, trials: int, *, alpha: float) -> float:
+    """Return the smallest drop of a success rate that is found where some units fail for good and the others
+    do not change.
+
+    Few large losses are harder to find than the same loss spread over all: they add more to the spread, and a
+    test of signs counts how many units moved.
+    """
+    df = interval.clusters - 1
+    least = math.ceil(1 - math.log2(alpha))
+
+    def is_found(drop: float) -> bool:
+        broken = drop / levels.mean
+        between = broken * levels.square - drop**2
+        # Trials of a scenario that always fails have no spread of their own.
+        quiet = broken * (levels.mean - levels.square) * levels.per_trial / levels.scenarios
+        spread = math.sqrt(max(0.0, interval.se**2 + between / interval.clusters - quiet))
+        if drop < detectable_mean(spread, df, alpha=alpha):
+            return False
+        moved = min(1.0, broken * levels.passing)
+        return interval.clusters < ENOUGH or at_most(least - 1, interval.clusters, moved) <= 1 - POWER
+
+    return max(_smallest(is_found, levels.mean), least / trials)
+
+
+def _smallest(is_found: Callable[[float], bool], most: float) -> float:
+    """Return the smallest drop, up to `most`, that is found; infinite where none is."""
+    if not is_found(most):
         return math.inf
+    low, high = 0.0, most
     for _ in range(_ENOUGH_STEPS):
         middle = (low + high) / 2
         low, high = (low, middle) if is_found(middle) else (middle, high)
-    # Where hardly a scenario moved its spread promises too much: so many must move by a trial for the test to
-    # tell at all.
-    return max(high, least / trials)
+    return high
 
 
 def _within_scenarios(

@@ -75,7 +75,8 @@ def fewest_pairs(parts: int) -> int:
 class Pair:
     """Two trials of one scenario that were both judged."""
 
-    scenario: str
+    group: str
+    """What the scenario is drawn together with."""
     parts: Subset
     first: float
     """The value of the trial that has `parts`."""
@@ -100,9 +101,9 @@ def part_effects(pairs: Sequence[Pair], *, bounded: bool) -> list[tuple[Interval
     )
     moved = np.array([pair.first - pair.second for pair in pairs])
     weights = np.array([pair.weight for pair in pairs])
-    scenarios = {pair.scenario for pair in pairs}
+    groups = {pair.group for pair in pairs}
     labels: list[Hashable] = [
-        pair.scenario if len(scenarios) >= ENOUGH else place for place, pair in enumerate(pairs)
+        pair.group if len(groups) >= ENOUGH else index for index, pair in enumerate(pairs)
     ]
     normal, right = (signs.T * weights) @ signs, (signs.T * weights) @ moved
     clusters = [np.array([label == one for label in labels]) for one in dict.fromkeys(labels)]
@@ -117,7 +118,7 @@ def part_effects(pairs: Sequence[Pair], *, bounded: bool) -> list[tuple[Interval
             return [(replace(unknown, mean=float(mean)), 0) for mean in whole]
         without.append(np.linalg.solve(left @ signs[~mask], left @ moved[~mask]))
     spread = np.sqrt((len(clusters) - 1) / len(clusters) * np.sum((np.array(without) - whole) ** 2, axis=0))
-    df = len(clusters) - 1 if len(scenarios) >= ENOUGH else len(pairs) - parts
+    df = len(clusters) - 1 if len(groups) >= ENOUGH else len(pairs) - parts
     return [
         (_interval(float(mean), float(se), df, len(clusters), len(pairs), bounded=bounded), df)
         for mean, se in zip(whole, spread, strict=True)
@@ -149,8 +150,8 @@ def judged_effects(pairs: Sequence[Pair], *, margin: float) -> list[Difference]:
         if pairs
         else math.nan
     )
-    scenarios = len({pair.scenario for pair in pairs})
-    scope = "scenarios like these" if scenarios >= ENOUGH else "these scenarios"
+    groups = len({pair.group for pair in pairs})
+    scope = "scenarios like these" if groups >= ENOUGH else "these scenarios"
     differences = []
     for interval, df in found:
         p = _p(interval, df)
@@ -172,7 +173,8 @@ def judged_effects(pairs: Sequence[Pair], *, margin: float) -> list[Difference]:
                 p=p,
                 p_holm=p,
                 mde=mde,
-                scenarios=scenarios,
+                scenarios=groups,
+                groups=groups,
                 scope=scope,
                 test="regression",
             )

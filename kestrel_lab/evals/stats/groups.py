@@ -14,7 +14,7 @@ def group_values(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
     Unlike `itertools.groupby` it needs no sorted pairs, and unlike `pandas` it loads nothing.
     """
-    found: dict[K, list[V]] = {}
+    values_by_key: dict[K, list[V]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        values_by_key.setdefault(key, []).append(value)
+    return values_by_key

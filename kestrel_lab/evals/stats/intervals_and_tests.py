@@ -1,8 +1,9 @@
 """Statistics for repeated trials of the same scenarios: intervals, paired tests, and what a suite can detect.
 
-Trials of one scenario resemble each other, so the scenario is the unit: standard errors are taken over
-scenarios (clusters), with t quantiles of one degree of freedom less than there are scenarios. Treating
-trials as independent instead finds differences in up to half of all comparisons where there is none.
+Trials of one scenario resemble each other, and so do scenarios of one group (see `evals.scenario_groups`).
+The group is the unit: standard errors are taken over groups (clusters), with t quantiles of one degree of
+freedom less than there are groups. Treating trials as independent instead finds differences in up to half of
+all comparisons where there is none.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from statistics import NormalDist, fmean
 from typing import Final
 
 from kestrel_lab.evals.stats.distributions import t_below, t_quantile
+from kestrel_lab.evals.stats.groups import group_values
 
 ALPHA: Final = 0.05
 """How often a difference may be reported where there is none."""
@@ -98,15 +100,37 @@ def group_by_cluster(
     clusters: Sequence[Hashable] | None = None,
     weights: Sequence[float] | None = None,
 ) -> list[tuple[Moments, float]]:
-    """Return the values by cluster; without `clusters` each is its own.
+    """Return the values by cluster; without `clusters` each is its own."""
+    parts: dict[tuple[Hashable, float], Moments] = {}
+    for index, value in enumerate(values):
+        label = index if clusters is None else clusters[index]
+        weight = 1.0 if weights is None else weights[index]
+        parts.setdefault((label, weight), Moments()).add(value)
+    return merge_clusters((label, moments, weight) for (label, weight), moments in parts.items())
 
-    All values of a cluster weigh what its first does.
+
+def merge_clusters(parts: Iterable[tuple[Hashable, Moments, float]]) -> list[tuple[Moments, float]]:
+    """Return the parts of each cluster as one, in the order in which the clusters come.
+
+    A part is the name of its cluster, the values, and how much one of them weighs. A cluster of several parts
+    has their weighted mean, and its values weigh their mean weight.
     """
-    found: dict[Hashable, tuple[Moments, float]] = {}
-    for place, value in enumerate(values):
-        label = place if clusters is None else clusters[place]
-        found.setdefault(label, (Moments(), 1.0 if weights is None else weights[place]))[0].add(value)
-    return list(found.values())
+    merged = []
+    for members in group_values((label, (moments, weight)) for label, moments, weight in parts).values():
+        if len(members) == 1:
+            merged.append(members[0])
+            continue
+        n = sum(moments.n for moments, _ in members)
+        total = math.fsum(weight * moments.n for moments, weight in members)
+        if not n:
+            merged.append((Moments(), members[0][1]))
+            continue
+        mean = math.fsum(weight * moments.n * moments.mean for moments, weight in members) / total
+        squares = math.fsum(
+            weight * (moments.squares + moments.n * (moments.mean - mean) ** 2) for moments, weight in members
+        )
+        merged.append((Moments(n=n, mean=mean, squares=squares * n / total), total / n))
+    return merged
 
 
 def mean_interval(
@@ -156,24 +180,44 @@ def mean_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
 
 
 def proportion_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
-    """Return the interval of a success rate over values of 0 and 1: `mean_of` within 0 and 1, or Wilson's
-    where that is the better one.
+    """Return the interval of a success rate over values of 0 and 1: Wilson's, with as many observations as
+    the clusters are worth.
 
-    Wilson's interval serves when no cluster has more than one trial, when there is one cluster alone, and
-    when all trials, or the rates of all clusters, agree: then with one observation per cluster, since nothing
-    says that repeats add to them. Clusters of one rate, 2 of 3 in each, spread no more than those that all
-    pass: no spread seen is no certainty.
+    That is one for each trial where no cluster has more than one, or where there is one cluster alone, and
+    one for each cluster where the rates of all clusters agree: no spread seen is no certainty. Else it
+    follows from the variance seen (the design effect, L. Kish, Survey Sampling, 1965), with Student's
+    quantile for so few clusters (E. L. Korn and B. I. Graubard, Confidence intervals for proportions with small expected
+    number of positive counts estimated from survey data, Survey Methodology 24 (1998) 193-201). Few clusters
+    may agree by chance, so `_PRIOR_CLUSTERS` clusters of repeats that tell nothing new are added to the
+    variance. `python -m bench coverage --only rates` measures it.
     """
-    found = mean_of(clusters, alpha=alpha)
+    estimate = mean_of(clusters, alpha=alpha)
     count = sum(moments.n > 0 for moments, _ in clusters)
     if not count:
-        return found
-    agree = count > 1 and found.se < 1e-12
-    if count in (1, found.n) or agree:
-        size = count if agree else found.n
-        low, high = wilson_interval(found.mean * size, size, alpha=alpha)
-        return replace(found, low=low, high=high, clusters=count)
-    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high), clusters=count)
+        return estimate
+    if count == 1 or count == estimate.n:
+        low, high = wilson_interval(estimate.mean * estimate.n, estimate.n, alpha=alpha)
+    elif estimate.se < 1e-12:
+        low, high = wilson_interval(estimate.mean * count, count, alpha=alpha)
+    else:
+        size = _effective_trials(estimate, [moments.n * weight for moments, weight in clusters])
+        quantile = t_quantile(1 - alpha / 2, count - 1)
+        low, high = _score_interval(estimate.mean, size, quantile)
+    return replace(estimate, low=low, high=high, clusters=count)
+
+
+_PRIOR_CLUSTERS: Final = 4
+
+
+def _effective_trials(estimate: Interval, cluster_weights: Iterable[float]) -> float:
+    """Return how many independent trials a clustered success rate is worth, at most those that were made."""
+    weights = [weight for weight in cluster_weights if weight > 0]
+    spread = estimate.mean * (1 - estimate.mean)
+    # The variance of the rate if all trials of a cluster were the same trial.
+    of_whole_clusters = spread * math.fsum(weight**2 for weight in weights) / math.fsum(weights) ** 2
+    df = len(weights) - 1
+    variance = (df * estimate.se**2 + _PRIOR_CLUSTERS * of_whole_clusters) / (df + _PRIOR_CLUSTERS)
+    return min(estimate.n, spread / variance)
 
 
 def share_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
@@ -192,8 +236,12 @@ def share_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
 
 def wilson_interval(successes: float, n: float, *, alpha: float = ALPHA) -> tuple[float, float]:
     """Return Wilson's score interval of a proportion, 95 % unless `alpha` says otherwise."""
-    z = NormalDist().inv_cdf(1 - alpha / 2)
-    rate = successes / n
+    return _score_interval(successes / n, n, NormalDist().inv_cdf(1 - alpha / 2))
+
+
+def _score_interval(rate: float, n: float, quantile: float) -> tuple[float, float]:
+    """Return Wilson's interval of a rate over `n` observations, with this quantile of a standard error."""
+    z = quantile
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
     reach = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     # At the edges the exact bounds are 0 and 1; rounding would leave 3e-17.

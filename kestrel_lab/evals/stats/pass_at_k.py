@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.options import least_passes
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, group_by_cluster, share_of
 from kestrel_lab.views.formatting import format_count
 
@@ -34,66 +37,91 @@ def pass_hat_k(n: int, c: int, k: int) -> float:
     return math.comb(c, k) / math.comb(n, k)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScenarioCounts:
+    """How often one scenario was tried by one configuration, and how often it passed."""
+
+    scenario: str
+    group: str
+    trials: int
+    """Those that count."""
+    passes: int
+    weight: float
+
+
 def pass_rates(records: Sequence[dict[str, Any]], k: int) -> dict[str, Any]:
     """Return `pass_at` and `pass_hat` over the scenarios of one configuration, each with its 95 % interval.
 
-    `records` are those of `table.trial_record`; a trial without `success` is not counted. Scenarios are the
-    clusters: each gives one estimate, and the interval is of their weighted mean. Raises `UsageError` where a
-    scenario has fewer than `k` trials that count.
+    `records` are those of `table.trial_record`; a trial without `success` is not counted. Each scenario gives
+    one estimate, groups are the clusters, and the interval is of the weighted mean. Raises `UsageError` where
+    a scenario has fewer than `k` trials that count.
     """
-    tries: dict[str, list[float]] = {}
-    weights: dict[str, float] = {}
-    for record in records:
-        counted = tries.setdefault(record["scenario"], [])
-        weights[record["scenario"]] = record["weight"]
-        if not math.isnan(record["success"]):
-            counted.append(record["success"])
-    if short := [f"{name} has {len(found)}" for name, found in tries.items() if len(found) < k]:
+    counts = []
+    for scenario, trials in group_values((record["scenario"], record) for record in records).items():
+        counted = [trial["success"] for trial in trials if not math.isnan(trial["success"])]
+        counts.append(
+            ScenarioCounts(
+                scenario=scenario,
+                group=trials[0]["group"],
+                trials=len(counted),
+                passes=round(sum(counted)),
+                weight=trials[0]["weight"],
+            )
+        )
+    if short := [f"{one.scenario} has {one.trials}" for one in counts if one.trials < k]:
         raise UsageError(
             f"{format_count(k, 'trial')} of each scenario are needed, and {', '.join(short[:5])}: "
             f"run the suite with "
             f"--epochs {k} or more"
         )
-    counts = [(len(found), round(sum(found)), weights[name]) for name, found in tries.items()]
     return {
         **pass_rates_of_counts(counts, k),
-        "trials": sum(n for n, _, _ in counts),
+        "trials": sum(scenario.trials for scenario in counts),
         "scenarios": len(counts),
     }
 
 
-def pass_rates_of_counts(counts: Sequence[tuple[int, int, float]], k: int) -> dict[str, Any]:
-    """Return the same from the trials, the passes and the weight of each scenario; not a number for a `k` of
-    0.
-    """
+def pass_rates_of_counts(counts: Sequence[ScenarioCounts], k: int) -> dict[str, Any]:
+    """Return the same from the counts of each scenario; not a number for a `k` of 0."""
     record: dict[str, Any] = {"k": k}
     for name, estimate in (("pass_at", pass_at_k), ("pass_hat", pass_hat_k)):
-        estimates = [estimate(n, c, k) for n, c, _ in counts] if k else []
-        found = (
-            share_of(group_by_cluster(estimates, weights=[weight for _, _, weight in counts]))
-            if k
-            else NOTHING
-        )
-        record |= found.columns(name)
+        interval = NOTHING
+        if k:
+            estimates = [estimate(scenario.trials, scenario.passes, k) for scenario in counts]
+            interval = _mean_over_scenarios(counts, estimates)
+        record |= interval.columns(name)
     return record
 
 
-def reduced_rate_of_counts(counts: Sequence[tuple[int, int, float]], how: str) -> Interval:
-    """Return the weighted mean over scenarios of what `how` makes of their trials, with its 95 % interval,
-    from the trials, passes and weight of each scenario.
+def reduced_rate_of_counts(counts: Sequence[ScenarioCounts], how: str) -> Interval:
+    """Return the weighted mean over scenarios of what `how` makes of their trials, with its 95 % interval.
 
     A scenario without a trial that counts is left out, and for `at_least_K` one with fewer than K: it could
     not have passed so often.
     """
     least = least_passes(how)
-    kept = [(n, c, weight) for n, c, weight in counts if n >= least]
-    values = [
-        c / n
-        if how == "mean"
-        else float({"mode": 2 * c > n, "max": c > 0, "min": c == n}.get(how, c >= least))
-        for n, c, _ in kept
-    ]
-    return share_of(group_by_cluster(values, weights=[weight for *_, weight in kept])) if kept else NOTHING
+    tried = [scenario for scenario in counts if scenario.trials >= least]
+    return _mean_over_scenarios(tried, [_reduced(scenario, how, least) for scenario in tried])
+
+
+def _reduced(scenario: ScenarioCounts, how: str, least: int) -> float:
+    """Return the one result that `how` makes of the trials of a scenario."""
+    match how:
+        case "mean":
+            return scenario.passes / scenario.trials
+        case "mode":
+            return float(2 * scenario.passes > scenario.trials)
+        case "max":
+            return float(scenario.passes > 0)
+        case "min":
+            return float(scenario.passes == scenario.trials)
+    return float(scenario.passes >= least)
+
+
+def _mean_over_scenarios(counts: Sequence[ScenarioCounts], values: Sequence[float]) -> Interval:
+    """Return the weighted mean of one value of each scenario, clustered by group."""
+    units = counting_units([one.scenario for one in counts], [one.group for one in counts])
+    return share_of(group_by_cluster(values, units, [one.weight for one in counts]))
 
 
 def _require(n: int, c: int, k: int) -> None:

@@ -41,7 +41,7 @@ class JudgedTrial:
 
     confidence: float
     passed: bool
-    scenario: str
+    group: str
     source: tuple[str, str] = ("", "")
     """The model that ran and the basis of its confidence; confidences of different sources are not
     comparable.
@@ -193,9 +193,7 @@ def stored_calibrations(
             model = next((event.model for event in events if isinstance(event, RunStarted)), "")
             passed = row.outcome == "pass"
             found.append(
-                JudgedTrial(
-                    confidence=said.value, passed=passed, scenario=row.scenario, source=(model, said.basis)
-                )
+                JudgedTrial(confidence=said.value, passed=passed, group=row.group, source=(model, said.basis))
             )
     enough = {config: trials for config, trials in judged.items() if len(trials) >= FEWEST}
     # Where no configuration has enough trials, the first one raises the error that says so.
@@ -255,7 +253,7 @@ def _groups(sure: np.ndarray) -> Iterable[np.ndarray]:
 
 
 def _bin(trials: Sequence[JudgedTrial]) -> Bin:
-    found = proportion_interval([float(each.passed) for each in trials], [each.scenario for each in trials])
+    found = proportion_interval([float(each.passed) for each in trials], [each.group for each in trials])
     return Bin(
         confidence=math.fsum(each.confidence for each in trials) / len(trials),
         passed=found.mean,

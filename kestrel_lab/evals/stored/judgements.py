@@ -51,7 +51,7 @@ class Judging:
         name, store = self._name(suite), self._lab.store
         if not stored_labels(store, name):
             raise UsageError(no_labels(store, name))
-        return label_report(store, name, {row.run: row.scenario for row in stored_trials(store, suite=name)})
+        return label_report(store, name, {row.run: row.group for row in stored_trials(store, suite=name)})
 
     def write_labels(self, suite: str | Path | Suite, path: str | Path) -> Path:
         """Write the labels of a suite as CSV, from which `read_labels` makes the same ones."""

@@ -27,6 +27,7 @@ from kestrel_lab.evals.execution.trial import Identity, outcome_of, scenario_has
 from kestrel_lab.evals.git import commit_of
 from kestrel_lab.evals.metrics import own_metrics
 from kestrel_lab.evals.options import Selection, StoredSelection, parts_of
+from kestrel_lab.evals.scenario_groups import with_groups
 from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_scores
 from kestrel_lab.evals.suite import Environment, Opened, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -198,7 +199,7 @@ def each_stored(lab: Services, suite: Suite, sha: str) -> Iterator[EvalRow]:
     bisection.
     """
     rows = each_stored_trial(lab.store, suite=suite.name, git_sha=sha, latest=True)
-    return (row for row in rows if row.epoch < FIRST_OF_SEARCH)
+    return with_groups((row for row in rows if row.epoch < FIRST_OF_SEARCH), suite)
 
 
 def stored_commit(lab: Services, suite: Suite, commit: str | None) -> str:

@@ -134,7 +134,7 @@ def suite_of_rows(store: SessionStore, name: str, rows: Sequence[EvalRow]) -> Su
     return Suite(
         name=name,
         scenarios=tuple(
-            Scenario(id=one, goal=goals.get(row.run, ""), family=row.family, checks=())
+            Scenario(id=one, goal=goals.get(row.run, ""), family=row.family, group=row.group, checks=())
             for one, row in reversed(firsts.items())
         ),
         configs=tuple(Config(name=one) for one in dict.fromkeys(row.config for row in rows)),

@@ -23,6 +23,7 @@ from kestrel_lab.evals.execution.trial import TrialRequest
 from kestrel_lab.evals.git import code_version
 from kestrel_lab.evals.guidance import Guidance, read_guidance
 from kestrel_lab.evals.options import AblationOptions, Selection, take_options
+from kestrel_lab.evals.scenario_groups import with_groups
 from kestrel_lab.evals.stats.factorial_pairs import Subset, assign_pairs, fewest_pairs
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.studies.ablation_result import Ablation, PairOfTrials
@@ -200,7 +201,7 @@ def _stored_by_key(lab: Services, suite: Suite, *, resume: bool) -> dict[str, Ev
     """Return the stored trials that did not break, by key; those outside of git only where that is asked for,
     nothing tells their code apart.
     """
-    rows = stored_trials(lab.store, suite=suite.name)
+    rows = with_groups(stored_trials(lab.store, suite=suite.name), suite)
     return {row.key: row for row in rows if row.outcome != "error" and (row.git_sha or resume)}
 
 

@@ -310,7 +310,7 @@ def effect_plot(titles: Sequence[str], effects: Sequence[Difference]) -> dict[st
 
 def _pair(pair: PairOfTrials, first: float, second: float) -> Pair:
     return Pair(
-        scenario=pair.first.scenario,
+        group=pair.first.group,
         parts=pair.parts,
         first=first,
         second=second,

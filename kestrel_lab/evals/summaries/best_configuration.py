@@ -53,7 +53,8 @@ def best_configuration(
     values = _by_scenario(rows, count_errors)
     # Any pair could have become one with the best.
     pairs = len(rated) * len(others) // 2
-    found = _against_best(values, best, others, weights, pairs)
+    groups = {row.scenario: row.group for row in rows}
+    found = _against_best(values, best, others, weights, groups, pairs)
     known = [d for d in found if d.scenarios]
     compared = list(zip(map(_label, others), found, strict=True))
     better = [_change(label, d) for label, d in compared if d.verdict == "improvement"]
@@ -86,12 +87,13 @@ def _against_best(
     best: Mapping[str, Any],
     others: Sequence[Mapping[str, Any]],
     weights: Mapping[str, float],
+    groups: Mapping[str, str],
     pairs: int,
 ) -> list[Difference]:
     """Return how much better the best one is than each other one, with verdicts that allow for `pairs`."""
     mine = values.get(best["config"], {})
     found = [
-        compare_scenarios(values.get(one["config"], {}), mine, weights=weights, bounded=True)
+        compare_scenarios(values.get(one["config"], {}), mine, weights=weights, groups=groups, bounded=True)
         for one in others
     ]
     # Each p is multiplied and then judged as one question: Holm's steps would allow for the shown ones again.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.gate_bounds import format_interval
+from kestrel_lab.evals.scenario_groups import units_of_rows
 from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
@@ -137,17 +138,19 @@ CHECK_HEADINGS: Final = ("configuration", "check", "passed (95 %)", "trials")
 
 def check_rates(rows: Iterable[EvalRow]) -> list[dict[str, Any]]:
     """Return one record per configuration and check: its rate over the trials that were judged, with an
-    interval clustered by scenario.
+    interval clustered by group.
     """
-    found: dict[tuple[str, str, str], list[tuple[float, str, float]]] = {}
-    for row in rows:
-        for score in row.scores:
-            key = (row.config, row.model_kind, score["check"])
-            found.setdefault(key, []).append((float(score["passed"]), row.scenario, row.result["weight"]))
+    verdicts = group_values(
+        ((row.config, row.model_kind, score["check"]), (float(score["passed"]), row))
+        for row in rows
+        for score in row.scores
+    )
     records = []
-    for (config, kind, check), judged in found.items():
+    for (config, kind, check), judged in verdicts.items():
         rate = proportion_interval(
-            [one[0] for one in judged], [one[1] for one in judged], [one[2] for one in judged]
+            [passed for passed, _ in judged],
+            units_of_rows([row for _, row in judged]),
+            [row.result["weight"] for _, row in judged],
         )
         measures = {"success_rate": rate.mean, "low": rate.low, "high": rate.high, "trials": len(judged)}
         records.append({"config": config, "model_kind": kind, "check": check, **measures})

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from kestrel_lab.checks.llm_judge import ModelGraded
+from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.labels.stored_labels import TrialLabel, labels_of
 from kestrel_lab.evals.scanners.findings import with_findings
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING
@@ -23,7 +24,9 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.formatting import format_count
 
 Judged = tuple[str, float, float, float | None, float | None]
-"""Scenario, weight, verdict, label and its probability of one trial; `None` where it has no label."""
+"""What a trial counts with (its group), its weight, verdict, label and the label's probability; `None` where
+it has no label.
+"""
 
 
 def with_annotations(rows: Iterable[EvalRow], store: SessionStore | None) -> Iterable[EvalRow]:
@@ -69,23 +72,24 @@ def asks_judge(check: object) -> bool:
 
 
 def sample_of(trials: Sequence[Judged]) -> JudgedSample:
-    """Return trials as a sample, clustered by scenario."""
+    """Return trials as a sample, clustered by what they count with."""
     return JudgedSample(
         verdicts=[verdict for _, _, verdict, _, _ in trials],
         labels=[label for _, _, _, label, _ in trials],
         probabilities=[probability for *_, probability in trials],
-        clusters=[scenario for scenario, *_ in trials],
+        clusters=[unit for unit, *_ in trials],
         weights=[weight for _, weight, *_ in trials],
     )
 
 
 def sample_of_records(records: Iterable[Mapping[str, Any]]) -> JudgedSample:
     """Return the trials that count, given by `trial_record`, as a sample."""
+    counted = [record for record in records if not math.isnan(record["success"])]
+    units = counting_units([r["scenario"] for r in counted], [r["group"] for r in counted])
     return sample_of(
         [
-            (r["scenario"], r["weight"], r["success"], r.get("label"), r.get("label_probability"))
-            for r in records
-            if not math.isnan(r["success"])
+            (unit, r["weight"], r["success"], r.get("label"), r.get("label_probability"))
+            for unit, r in zip(units, counted, strict=True)
         ]
     )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.metrics import METRICS, Better
 from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
+from kestrel_lab.evals.scenario_groups import units_of_rows
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
 from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.evals.stored_trials import EvalRow
@@ -56,18 +57,18 @@ class ObservedMetric:
         return float(record.get(self.name, math.nan)) if known else math.nan
 
     def interval(self, rows: Sequence[EvalRow], count_errors: CountErrors) -> Interval:
-        """Return the mean over trials with its 95 % interval, clustered by scenario and within the metric's
+        """Return the mean over trials with its 95 % interval, clustered by group and within the metric's
         range.
         """
-        values = [(self.value(row, count_errors), row.scenario, row.result["weight"]) for row in rows]
-        kept = [each for each in values if not math.isnan(each[0])]
+        values = [(self.value(row, count_errors), row) for row in rows]
+        known = [(value, row) for value, row in values if not math.isnan(value)]
         estimate = mean_interval if self.share else amount_interval
         if self.name in ("success_rate", "error_rate"):
             estimate = proportion_interval
         found = estimate(
-            [value for value, _, _ in kept],
-            [scenario for _, scenario, _ in kept],
-            [weight for _, _, weight in kept],
+            [value for value, _ in known],
+            units_of_rows([row for _, row in known]),
+            [row.result["weight"] for _, row in known],
         )
         # NaN, where nothing can be said, stays NaN.
         return replace(

@@ -15,6 +15,7 @@ from kestrel_lab.core.drawing.matplotlib_figure import (
     shown_figure,
 )
 from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
 from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.views.dataframes import unit_frame
@@ -159,14 +160,22 @@ class Frontier:
         return f"{table_html(heads, map(_cells, self.points))}{more}"
 
 
+def _frame_units(frame: pd.DataFrame) -> list[str] | None:
+    """Return what each trial of a frame counts with; `None` where nothing says which are alike."""
+    if "scenario" not in frame:
+        return None
+    scenarios = frame["scenario"].tolist()
+    return list(counting_units(scenarios, frame["group"].tolist() if "group" in frame else scenarios))
+
+
 def pareto_frontier(
     frame: pd.DataFrame, *, quality: str = "success", price: str = "cost_estimate", by: str = "config"
 ) -> Frontier:
     """The frontier of a tidy frame with one row per trial, such as `EvalResult.frame` or `read_routing(FILE)`
     with a column of prices.
 
-    Trials of one `scenario` are one cluster where the frame has that column. Raises `UsageError` for a column
-    that is not there.
+    Trials of one `group`, or else of one `scenario`, are one cluster where the frame has such a column.
+    Raises `UsageError` for a column that is not there.
     """
     for column in (quality, price, by):
         if column not in frame.columns:
@@ -181,7 +190,7 @@ def pareto_frontier(
             left_out.append(str(name))
             continue
         marks, prices = part[quality].astype(float).tolist(), part[price].astype(float).tolist()
-        clusters = part["scenario"].tolist() if "scenario" in part else None
+        clusters = _frame_units(part)
         all_or_nothing = set(marks) <= {0.0, 1.0}
         rate = (
             proportion_interval(marks, clusters)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.gate_bounds import SCORE, format_lower_bound
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.groups import group_values
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _FIRST: Final = ("passed", "why", "scenario", "config", "epoch", "cost_estimate", "wall_time", "run", "score")
 COLUMNS: Final = (
     *_FIRST,
-    *("model", "model_kind", "family", "outcome", "success", "guidance", "suite"),
+    *("model", "model_kind", "family", "group", "outcome", "success", "guidance", "suite"),
     *(name for name in METRICS if name not in _FIRST),
     *("grading_cost", "reason", "attempts", "git_sha", "origin", "weight"),
 )
@@ -60,6 +61,7 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         "suite": row.suite,
         "scenario": row.scenario,
         "family": result["family"],
+        "group": row.group,
         "config": row.config,
         "model": result["model"],
         "model_kind": result["model_kind"],
@@ -82,12 +84,17 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
     return record | {name if name not in record else f"metadata.{name}": known[name] for name in known}
 
 
+def record_units(records: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """Return what each of the records of `trial_record` counts with in an interval."""
+    return counting_units([record["scenario"] for record in records], [record["group"] for record in records])
+
+
 def success_interval(records: Sequence[dict[str, Any]], *, alpha: float = ALPHA) -> Interval:
-    """Return the success rate of trials that count, clustered by scenario; no interval where none counts."""
+    """Return the success rate of trials that count, clustered by group; no interval where none counts."""
     counted = [record for record in records if not math.isnan(record["success"])]
     return proportion_interval(
         [record["success"] for record in counted],
-        [record["scenario"] for record in counted],
+        record_units(counted),
         [record["weight"] for record in counted],
         alpha=alpha,
     )

@@ -10,18 +10,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.gate_bounds import AT_LEAST, SCORE, is_share
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stats.intervals_and_tests import (
     NOTHING,
+    Clusters,
     Interval,
     Moments,
+    merge_clusters,
     proportion_of,
     share_of,
 )
 from kestrel_lab.evals.stats.label_correction import JudgedSample
-from kestrel_lab.evals.stats.pass_at_k import pass_rates_of_counts, reduced_rate_of_counts
+from kestrel_lab.evals.stats.pass_at_k import ScenarioCounts, pass_rates_of_counts, reduced_rate_of_counts
 from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import Judged, corrected_columns, sample_of
@@ -49,6 +52,8 @@ _SUMMARISED: Final = (*MEANS, "grading_cost", SCORE)
 class Cell:
     """Counts and moments of the trials of one scenario with one configuration."""
 
+    scenario: str
+    group: str
     family: str
     weight: float
     model: str
@@ -63,9 +68,15 @@ class Cell:
     """Of the trials that count and that people labelled: verdict, label and the probability of its draw."""
 
     @property
-    def counts(self) -> tuple[int, int, float]:
-        """The trials that count, those of them that passed, and the weight of the scenario."""
-        return self.success.n, round(self.success.n * self.success.mean), self.weight
+    def counts(self) -> ScenarioCounts:
+        """The trials that count, and those of them that passed."""
+        return ScenarioCounts(
+            scenario=self.scenario,
+            group=self.group,
+            trials=self.success.n,
+            passes=round(self.success.n * self.success.mean),
+            weight=self.weight,
+        )
 
 
 class Reducer:
@@ -93,20 +104,32 @@ class Reducer:
         # What its other checks would have said is not known.
         if row.ended_early:
             numbers[SCORE] = math.nan
-        self._add(row.config, row.scenario, result, success, numbers)
+        self._add((row.config, row.scenario), row.group, result, success, numbers)
 
     def add_record(self, record: dict[str, Any]) -> None:
         """Add a trial from a row of a frame; one without `success` is in no rate."""
         numbers = {name: record[name] for name in _SUMMARISED}
-        self._add(record["config"], record["scenario"], record, record["success"], numbers)
+        key = record["config"], record["scenario"]
+        self._add(key, record.get("group") or record["scenario"], record, record["success"], numbers)
 
     def _add(
-        self, config: str, scenario: str, trial: dict[str, Any], success: float, numbers: dict[str, float]
+        self,
+        key: tuple[str, str],
+        group: str,
+        trial: dict[str, Any],
+        success: float,
+        numbers: dict[str, float],
     ) -> None:
-        cell = self._cells.get((config, scenario))
+        config, scenario = key
+        cell = self._cells.get(key)
         if cell is None:
-            cell = self._cells[config, scenario] = Cell(
-                trial["family"], trial["weight"], trial["model"], trial["model_kind"]
+            cell = self._cells[key] = Cell(
+                scenario,
+                group,
+                trial["family"],
+                trial["weight"],
+                trial["model"],
+                trial["model_kind"],
             )
         cell.trials += 1
         cell.errors += trial["outcome"] == "error"
@@ -160,7 +183,7 @@ class Reducer:
         return [
             {"config": config, **pass_rates_of_counts(counts, k)}
             for config, counts in self._counts().items()
-            for k in range(1, min(n for n, _, _ in counts) + 1)
+            for k in range(1, min(scenario.trials for scenario in counts) + 1)
         ]
 
     def reduced(self, how: str) -> list[dict[str, Any]]:
@@ -172,8 +195,8 @@ class Reducer:
             for config, counts in self._counts().items()
         ]
 
-    def _counts(self) -> dict[str, list[tuple[int, int, float]]]:
-        """Return by configuration the trials that count, the passes and the weight of each scenario."""
+    def _counts(self) -> dict[str, list[ScenarioCounts]]:
+        """Return by configuration the counts of each scenario."""
         return group_values((config, cell.counts) for (config, _), cell in self._cells.items())
 
     def cell_rates(self) -> dict[tuple[str, str], Interval]:
@@ -187,7 +210,7 @@ class Reducer:
         }
 
     def _summary(self, config: str, cells: Sequence[Cell]) -> dict[str, Any]:
-        rate = proportion_of([(cell.success, cell.weight) for cell in cells])
+        rate = proportion_of(_clusters(cells, [cell.success for cell in cells]))
         trials = sum(cell.trials for cell in cells)
         measured = [cell.measured for cell in cells] if self._grouping else [self._means[config]]
         means = {name: _plain_mean(name, measured, trials) for name in _SUMMARISED}
@@ -206,6 +229,7 @@ class Reducer:
             ),
             "trials": trials,
             "scenarios": len(cells),
+            "groups": len({cell.group for cell in cells}),
             "errors": sum(cell.errors for cell in cells),
             **_if_broken(cells),
             **corrected_columns(_sample(cells)),
@@ -214,22 +238,35 @@ class Reducer:
         }
 
 
+def _units(cells: Sequence[Cell]) -> Sequence[str]:
+    """Return what each cell counts with."""
+    return counting_units([cell.scenario for cell in cells], [cell.group for cell in cells])
+
+
+def _clusters(cells: Sequence[Cell], measured: Sequence[Moments]) -> Clusters:
+    """Return what was measured in each cell, by what the cells count with."""
+    weights = [cell.weight for cell in cells]
+    return merge_clusters(zip(_units(cells), measured, weights, strict=True))
+
+
 def _sample(cells: Sequence[Cell]) -> JudgedSample:
     """Return the trials of scenarios with their labels; without any an empty sample."""
     if not any(cell.labels for cell in cells):
         return sample_of([])
-    return sample_of([one for place, cell in enumerate(cells) for one in _judged(str(place), cell)])
+    return sample_of(
+        [trial for unit, cell in zip(_units(cells), cells, strict=True) for trial in _judged(unit, cell)]
+    )
 
 
-def _judged(scenario: str, cell: Cell) -> Iterable[Judged]:
+def _judged(unit: str, cell: Cell) -> Iterable[Judged]:
     """Yield the trials of a scenario that count: those with a label, and then as many passes and failures as
     there are others.
     """
-    passed = round(cell.success.n * cell.success.mean) - sum(verdict > 0 for verdict, _, _ in cell.labels)
+    passed = cell.counts.passes - sum(verdict > 0 for verdict, _, _ in cell.labels)
     for verdict, label, probability in cell.labels:
-        yield scenario, cell.weight, verdict, label, probability
-    for place in range(cell.success.n - len(cell.labels)):
-        yield scenario, cell.weight, float(place < passed), None, None
+        yield unit, cell.weight, verdict, label, probability
+    for index in range(cell.success.n - len(cell.labels)):
+        yield unit, cell.weight, float(index < passed), None, None
 
 
 def reduce_rows(rows: Iterable[EvalRow], count_errors: CountErrors, *, grouping: bool = True) -> Reducer:
@@ -304,7 +341,7 @@ def _plain_mean(name: str, measured: Iterable[dict[str, Moments]], trials: int) 
 def _detail(
     config: str, by: Group, name: str, cells: Sequence[Cell], metrics: Sequence[str]
 ) -> dict[str, Any]:
-    rate = proportion_of([(cell.success, cell.weight) for cell in cells])
+    rate = proportion_of(_clusters(cells, [cell.success for cell in cells]))
     found: dict[str, Any] = {
         "config": config,
         **({by: name} if by != "config" else {}),
@@ -313,6 +350,7 @@ def _detail(
     found |= {
         "trials": sum(cell.trials for cell in cells),
         "scenarios": len(cells),
+        "groups": len({cell.group for cell in cells}),
         "errors": sum(cell.errors for cell in cells),
         **_if_broken(cells),
         **corrected_columns(_sample(cells)),
@@ -320,7 +358,7 @@ def _detail(
     found |= rate.columns("success_rate")
     for metric in metrics:
         interval = (share_of if is_share(metric) else amount_of)(
-            [(cell.measured.get(metric, Moments()), cell.weight) for cell in cells]
+            _clusters(cells, [cell.measured.get(metric, Moments()) for cell in cells])
         )
         found |= interval.columns(metric)
     # A mean without the calls that have no price is a lower bound, and is named as one.

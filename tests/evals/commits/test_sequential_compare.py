@@ -110,21 +110,20 @@ def test_without_a_maximum_rounds_are_added_until_it_is_shown(lab):
     assert "of at most" not in found.sequence.headline
 
 
-def test_scenarios_of_one_family_count_together(lab):
-    """Where families share a shock the units are families: five of them show nothing, however many scenarios
-    they have.
+def test_scenarios_of_one_group_count_together(lab):
+    """The units are groups: five of them show nothing, however many scenarios they have. A family only
+    reports.
     """
     plain = suite(30)
-    families = plain.model_copy(
+    groups = plain.model_copy(
         update={
             "scenarios": tuple(
-                one.model_copy(update={"family": f"f{place % 5}"})
-                for place, one in enumerate(plain.scenarios)
+                one.model_copy(update={"group": f"g{place % 5}"}) for place, one in enumerate(plain.scenarios)
             )
         }
     )
     assert compare(lab, design=Design(trials=60), of=plain).verdict == "regression"
-    found = compare(lab, design=Design(trials=60), of=families)
+    found = compare(lab, design=Design(trials=60), of=groups)
     assert found.verdict == "inconclusive"
     assert found.sequence.looks[-1].interval.clusters == 5
     assert found.sequence.looks[-1].interval.mean == pytest.approx(-1)

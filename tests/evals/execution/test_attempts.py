@@ -63,7 +63,7 @@ def test_impossible_numbers_are_refused(n, c, k):
 def trials(**outcomes):
     """Records of trials: scenario=outcomes."""
     return [
-        {"scenario": name, "success": float(passed), "weight": 1.0}
+        {"scenario": name, "group": name, "success": float(passed), "weight": 1.0}
         for name, found in outcomes.items()
         for passed in found
     ]

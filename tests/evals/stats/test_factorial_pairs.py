@@ -65,7 +65,7 @@ class Agents:
         dealt = assign_pairs(len(self._truth), self.names, count, seed=seed)
         return [
             Pair(
-                scenario=name,
+                group=name,
                 parts=parts,
                 first=self.passes(name, parts),
                 second=self.passes(name, other(parts)),
@@ -174,7 +174,7 @@ def plain(values: Sequence[float], scenarios: int) -> list[Pair]:
     """Return pairs with one part whose differences are these values, scenario after scenario in turn."""
     return [
         Pair(
-            scenario=f"s{n % scenarios}",
+            group=f"s{n % scenarios}",
             parts=(n % 3 > 0,),
             first=max(0.0, v if n % 3 else -v),
             second=max(0.0, -v if n % 3 else v),
@@ -215,7 +215,7 @@ def test_a_judged_effect_is_that_of_its_interval(scenarios: int) -> None:
         found.p
         == found.p_holm
         == pytest.approx(
-            t_test(mean_interval(VALUES, [pair.scenario for pair in pairs] if scenarios == 6 else None))
+            t_test(mean_interval(VALUES, [pair.group for pair in pairs] if scenarios == 6 else None))
         )
     )
     level = sum(pair.first + pair.second for pair in pairs) / 24
@@ -234,7 +234,7 @@ def test_a_judged_effect_is_that_of_its_interval(scenarios: int) -> None:
 
 def pair_of(pair: Pair) -> dict[str, Any]:
     """Return the fields of a pair."""
-    return {name: getattr(pair, name) for name in ("scenario", "parts", "first", "second", "weight")}
+    return {name: getattr(pair, name) for name in ("group", "parts", "first", "second", "weight")}
 
 
 def test_many_parts_are_least_squares() -> None:
@@ -244,7 +244,7 @@ def test_many_parts_are_least_squares() -> None:
     chance = random.Random(5)
     pairs = [
         Pair(
-            scenario=name,
+            group=name,
             parts=parts,
             first=chance.random(),
             second=chance.random(),
@@ -261,7 +261,7 @@ def test_many_parts_are_least_squares() -> None:
         return np.linalg.lstsq(signs, moved, rcond=None)[0]
 
     whole = solved(pairs)
-    without = np.array([solved([pair for pair in pairs if pair.scenario != f"s{n}"]) for n in range(8)])
+    without = np.array([solved([pair for pair in pairs if pair.group != f"s{n}"]) for n in range(8)])
     spread = np.sqrt(7 / 8 * np.sum((without - whole) ** 2, axis=0))
     found = part_effects(pairs, bounded=True)
     assert [one.mean for one, _ in found] == pytest.approx(list(whole))
@@ -277,16 +277,16 @@ def test_many_parts_are_least_squares() -> None:
 
 def test_an_interval_of_a_rate_stays_within_its_bounds() -> None:
     """No effect on a success rate is above one, on tokens it may be."""
-    wide = [Pair(scenario=f"s{n}", parts=(True,), first=float(n != 1), second=0.0) for n in range(6)]
+    wide = [Pair(group=f"s{n}", parts=(True,), first=float(n != 1), second=0.0) for n in range(6)]
     ((rate, _),), ((tokens, _),) = part_effects(wide, bounded=True), part_effects(wide, bounded=False)
     assert rate.high == 1.0 < tokens.high
     ((low, _),) = part_effects(
-        [Pair(scenario=pair.scenario, parts=(False,), first=pair.first, second=0.0) for pair in wide],
+        [Pair(group=pair.group, parts=(False,), first=pair.first, second=0.0) for pair in wide],
         bounded=True,
     )
     assert (low.low, low.high) == (-1.0, -rate.low)
     ((same, df),) = part_effects(
-        [Pair(scenario=f"s{n}", parts=(True,), first=90.0, second=0.0) for n in range(6)], bounded=False
+        [Pair(group=f"s{n}", parts=(True,), first=90.0, second=0.0) for n in range(6)], bounded=False
     )
     assert (same.mean, same.low, same.high, df) == (90.0, 90.0, 90.0, 5)
 
@@ -294,7 +294,7 @@ def test_an_interval_of_a_rate_stays_within_its_bounds() -> None:
 def test_one_effect_by_hand() -> None:
     """An effect is the mean difference within pairs, turned by which trial had the part."""
     pairs = [
-        Pair(scenario=f"s{n}", parts=(n % 2 == 0,), first=float(n % 2 == 0), second=float(n in (1, 3)))
+        Pair(group=f"s{n}", parts=(n % 2 == 0,), first=float(n % 2 == 0), second=float(n in (1, 3)))
         for n in range(8)
     ]
     ((found, df),) = part_effects(pairs, bounded=True)
@@ -306,7 +306,7 @@ def test_one_effect_by_hand() -> None:
 def test_weights_count() -> None:
     """A scenario of double weight counts as two."""
     pairs = [
-        Pair(scenario=f"s{n}", parts=(True,), first=float(n == 0), second=0.0, weight=2.0 if n == 0 else 1.0)
+        Pair(group=f"s{n}", parts=(True,), first=float(n == 0), second=0.0, weight=2.0 if n == 0 else 1.0)
         for n in range(8)
     ]
     assert part_effects(pairs, bounded=True)[0][0].mean == pytest.approx(2 / 9)
@@ -317,7 +317,7 @@ def test_no_spread_is_no_certainty() -> None:
     helpful, harmful or equal.
     """
     pairs = [
-        Pair(scenario=name, parts=parts, first=1.0, second=1.0)
+        Pair(group=name, parts=parts, first=1.0, second=1.0)
         for name, parts in assign_pairs(3, [f"s{n}" for n in range(8)], 16, seed="s")
     ]
     for found in judged_effects(pairs, margin=0.05):
@@ -335,7 +335,7 @@ def test_a_part_that_decides_everything_is_found() -> None:
     """
     dealt = assign_pairs(2, [f"s{n}" for n in range(8)], 16, seed="s")
     pairs = [
-        Pair(scenario=name, parts=parts, first=float(parts[0]), second=float(not parts[0]))
+        Pair(group=name, parts=parts, first=float(parts[0]), second=float(not parts[0]))
         for name, parts in dealt
     ]
     one, two = judged_effects(pairs, margin=0.05)
@@ -349,11 +349,11 @@ def test_a_part_that_decides_everything_is_found() -> None:
 def test_too_few_pairs_tell_nothing() -> None:
     """Fewer pairs than parts, or none at all, give no interval and no verdict instead of an error."""
     dealt = assign_pairs(8, ["a", "b"], 6, seed="s")
-    pairs = [Pair(scenario=name, parts=parts, first=1.0, second=0.0) for name, parts in dealt]
+    pairs = [Pair(group=name, parts=parts, first=1.0, second=0.0) for name, parts in dealt]
     found = judged_effects(pairs, margin=0.05)
     assert [one.verdict for one in found] == ["inconclusive"] * 8
     assert all(math.isnan(one.interval.low) for one in found)
-    two = [Pair(scenario=name, parts=(True, name == "a"), first=1.0, second=0.0) for name in ("a", "b")]
+    two = [Pair(group=name, parts=(True, name == "a"), first=1.0, second=0.0) for name in ("a", "b")]
     assert [(one.mean, math.isnan(one.low), df) for one, df in part_effects(two, bounded=True)] == [
         (1.0, True, 0),
         (pytest.approx(0.0), True, 0),

@@ -60,13 +60,15 @@ def test_moments_are_those_of_all_values_however_they_are_added(first, second):
 
 
 def test_values_are_put_into_clusters():
-    """Without labels each value is its own cluster; a cluster weighs what its first value does."""
+    """Without labels each value is its own cluster; a cluster has the weighted mean of its values, which weigh
+    their mean weight.
+    """
     assert [(found.n, found.mean, weight) for found, weight in group_by_cluster([3.0, 5.0])] == [
         (1, 3.0, 1.0),
         (1, 5.0, 1.0),
     ]
-    found = group_by_cluster([1.0, 2.0, 5.0], ["a", "b", "a"], [2.0, 3.0, 9.0])
-    assert [(one.n, one.mean, weight) for one, weight in found] == [(2, 3.0, 2.0), (1, 2.0, 3.0)]
+    found = group_by_cluster([1.0, 2.0, 5.0], ["a", "b", "a"], [2.0, 3.0, 6.0])
+    assert [(one.n, one.mean, weight) for one, weight in found] == [(2, 4.0, 4.0), (1, 2.0, 3.0)]
 
 
 @given(samples, st.sampled_from([0.01, 0.05, 0.3]))
@@ -149,9 +151,9 @@ def test_a_share_stays_a_share(cells, alpha):
         assert (found.low, found.high) == (max(0.0, plain.low), min(1.0, plain.high))
 
 
-def test_a_proportion_takes_the_better_interval():
-    """Wilson's over trials where no scenario repeats or one is alone; over scenarios where all agree; else
-    over clusters, cut to 0 and 1.
+def test_a_proportion_counts_what_its_clusters_are_worth():
+    """Wilson's interval, over trials where no scenario repeats or one is alone, and over scenarios where all
+    agree; else over as many as the spread of the clusters is worth, always within 0 and 1.
     """
     single = [(moments([value]), 1.0) for value in (1.0, 0.0, 1.0, 1.0)]
     assert (proportion_of(single).low, proportion_of(single).high) == wilson_interval(3, 4)
@@ -173,13 +175,13 @@ def test_a_proportion_takes_the_better_interval():
     mixed = [(moments([1.0, 0.0]), 1.0), (moments([1.0, 1.0]), 1.0), (moments([0.0, 0.0]), 1.0)]
     plain = mean_of(mixed)
     assert plain.low < 0 and plain.high > 1
-    assert (proportion_of(mixed).low, proportion_of(mixed).high, proportion_of(mixed).clusters) == (
-        0.0,
-        1.0,
-        3,
+    found = proportion_of(mixed)
+    assert 0.0 < found.low < 0.1 and 0.9 < found.high < 1.0 and found.clusters == 3
+    # Trials that know nothing of their cluster are worth nearly as much as so many independent ones.
+    half = [(moments([1.0, 0.0] * 3), 1.0), (moments([0.0, 1.0, 1.0, 0.0, 1.0, 0.0]), 1.0)] * 30
+    assert proportion_of(half[:-1] + [(moments([1.0, 1.0, 0.0, 0.0, 1.0, 1.0]), 1.0)]).high == pytest.approx(
+        wilson_interval(181, 360)[1], abs=0.02
     )
-    half = [(moments([0.0, 0.0]), 1.0), (moments([1.0, 0.0]), 1.0)] * 6
-    assert proportion_of(half).high == pytest.approx(mean_of(half).high)
 
 
 @given(st.integers(1, 80).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))

@@ -30,7 +30,13 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
     t_test,
 )
 from kestrel_lab.evals.stats.noisy_bisect import Evidence
-from kestrel_lab.evals.stats.pass_at_k import pass_at_k, pass_hat_k, pass_rates, pass_rates_of_counts
+from kestrel_lab.evals.stats.pass_at_k import (
+    ScenarioCounts,
+    pass_at_k,
+    pass_hat_k,
+    pass_rates,
+    pass_rates_of_counts,
+)
 
 
 def told(**changes):
@@ -262,7 +268,7 @@ def test_chances_count_trials_that_ended_and_refuse_too_few():
             with pytest.raises(UsageError, match=f"not k={k}, {c} of {n} passed"):
                 of(n, c, k)
     rows = [
-        {"scenario": name, "success": value, "weight": weight}
+        {"scenario": name, "group": name, "success": value, "weight": weight}
         for name, value, weight in (
             ("a", 1.0, 1.0),
             ("a", 0.0, 1.0),
@@ -285,7 +291,11 @@ def test_chances_count_trials_that_ended_and_refuse_too_few():
         match="3 trials of each scenario are needed, and a has 2, b has 2: run the suite with --epochs 3",
     ):
         pass_rates(rows, 3)
-    assert math.isnan(pass_rates_of_counts([(2, 1, 1.0)], 0)["pass_at"])
+    assert math.isnan(
+        pass_rates_of_counts([ScenarioCounts(scenario="a", group="a", trials=2, passes=1, weight=1.0)], 0)[
+            "pass_at"
+        ]
+    )
 
 
 @given(

@@ -16,7 +16,7 @@ def drawn(confidences: "np.ndarray", chances: "np.ndarray", seed: int = 1) -> li
     """Trials that pass with the chance at their place."""
     passed = np.random.default_rng(seed).random(len(chances)) < chances
     return [
-        JudgedTrial(confidence=float(c), passed=bool(p), scenario=f"s{n % 50}")
+        JudgedTrial(confidence=float(c), passed=bool(p), group=f"s{n % 50}")
         for n, (c, p) in enumerate(zip(confidences, passed, strict=True))
     ]
 
@@ -25,13 +25,11 @@ def test_known_answers() -> None:
     """Confidence .9 where 60 % pass is an error of 30 points; where confidences differ, each has a bin of its
     own.
     """
-    trials = [JudgedTrial(confidence=0.9, passed=n < 60, scenario=str(n)) for n in range(100)]
+    trials = [JudgedTrial(confidence=0.9, passed=n < 60, group=str(n)) for n in range(100)]
     found = measure_calibration(trials)
     assert found.error == pytest.approx(0.3)
     assert found.steps == ((0.9, 0.6),)
-    split = [
-        JudgedTrial(confidence=0.2 + 0.6 * (n % 2), passed=n % 2 == 1, scenario=str(n)) for n in range(100)
-    ]
+    split = [JudgedTrial(confidence=0.2 + 0.6 * (n % 2), passed=n % 2 == 1, group=str(n)) for n in range(100)]
     assert measure_calibration(split).error == pytest.approx(0.2)
     assert [(b.confidence, b.passed, b.trials) for b in measure_calibration(split).bins] == [
         (pytest.approx(0.2), 0.0, 50),
@@ -68,7 +66,7 @@ def test_a_confidence_is_worth_what_passed() -> None:
 def test_laws(trials: list[tuple[float, bool]]) -> None:
     """Bins hold each trial once and are in order, steps rise, and everything that is a share is one."""
     found = measure_calibration(
-        [JudgedTrial(confidence=c, passed=p, scenario=str(n % 7)) for n, (c, p) in enumerate(trials)]
+        [JudgedTrial(confidence=c, passed=p, group=str(n % 7)) for n, (c, p) in enumerate(trials)]
     )
     assert sum(b.trials for b in found.bins) == len(trials)
     assert [b.confidence for b in found.bins] == sorted(b.confidence for b in found.bins)
@@ -82,6 +80,6 @@ def test_laws(trials: list[tuple[float, bool]]) -> None:
 def test_too_few_trials_say_nothing() -> None:
     """It is an error that says how many are needed; so is a confidence that is none."""
     with pytest.raises(UsageError, match="3 trials have a confidence; calibration needs 20"):
-        measure_calibration([JudgedTrial(confidence=0.5, passed=True, scenario="a")] * 3, "gpt")
+        measure_calibration([JudgedTrial(confidence=0.5, passed=True, group="a")] * 3, "gpt")
     with pytest.raises(UsageError, match=r"from 0 to 1, not 1\.5"):
-        measure_calibration([JudgedTrial(confidence=1.5, passed=True, scenario="a")] * 30)
+        measure_calibration([JudgedTrial(confidence=1.5, passed=True, group="a")] * 30)
