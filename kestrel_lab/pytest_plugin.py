@@ -42,6 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--kestrel-epochs", type=int, metavar="N", help="Run each scenario of a suite N times.")
     group.addoption(
+        "--kestrel-fail-on",
+        choices=("worse", "uncertain", "any"),
+        default="worse",
+        help="What makes a session fail beside its tests: a violated gate, or what is shown to be worse than "
+        "at the last green commit (worse); also what is uncertain; or any change of a rate.",
+    )
+    group.addoption(
         "--kestrel-report",
         metavar="DIR",
         help="Write the page of each suite into this folder; by default into that of pytest's cache.",
@@ -229,6 +236,10 @@ class Session:
         # Taken out: an item that is run again is measured again.
         return self._cases.pop((place, item.asked))
 
+    @property
+    def _fail_on(self) -> Any:
+        return self._config.getoption("--kestrel-fail-on")
+
     def _together(self, item: SuiteItem) -> list[tuple[str, str]]:
         """Return what is measured with an item: all of its suite that was selected and is still to come.
 
@@ -265,7 +276,9 @@ class Session:
             self._reports = session_reports(self.lab, self._name, self._suites, self._config.rootpath)
             if (folder := self._folder()) is not None:
                 self._pages = [one.write(folder) for one in self._reports]
-            if session.exitstatus == pytest.ExitCode.OK and any(one.failed for one in self._reports):
+            if session.exitstatus == pytest.ExitCode.OK and any(
+                report.fails(self._fail_on) for report in self._reports
+            ):
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if "lab" in vars(self):
             self.lab.close()
@@ -277,7 +290,7 @@ class Session:
         terminalreporter.section("kestrel")
         for report in self._reports:
             first, *rest = report.lines()
-            terminalreporter.write_line(first, red=report.failed, bold=True)
+            terminalreporter.write_line(first, red=report.fails(self._fail_on), bold=True)
             for line in rest:
                 terminalreporter.write_line(line)
         for page in self._pages:

@@ -79,7 +79,7 @@ def test_a_session_measures_and_compares(project: Path) -> None:
     assert "1 failed, 9 passed, 1 error" in said
     assert "ERROR at trial of test_broke" in said
     assert "expected: answer contains 'nothing'; found: missing 'nothing'; answered 'hello'" in said
-    assert "suite talks: 8 trials of 8 scenarios: 8 passed, 0 failed, 0 broke" in said
+    assert "suite talks: 8 trials of 8 scenarios of 1 task: 8 passed, 0 failed, 0 broke" in said
     assert "suite test_agent.py: 4 trials of 3 scenarios: 2 passed, 1 failed, 1 broke" in said
     assert "no earlier green commit is stored here" in said
     assert "gate success_rate ≥ 50 % [script (scripted)]: holds" in said
@@ -200,5 +200,7 @@ def test_processes_share_one_report(project: Path) -> None:
     done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed, 9 passed, 1 error" in done.stdout
-    assert done.stdout.count("suite talks: 8 trials of 8 scenarios: 8 passed, 0 failed, 0 broke") == 1
+    assert (
+        done.stdout.count("suite talks: 8 trials of 8 scenarios of 1 task: 8 passed, 0 failed, 0 broke") == 1
+    )
     assert done.stdout.count("suite test_agent.py: 4 trials of 3 scenarios") == 1

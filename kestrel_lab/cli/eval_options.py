@@ -13,6 +13,7 @@ import typer
 from kestrel_lab.cli.frontend import frontend_of, output_file
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.gate_bounds import FailOn
 from kestrel_lab.evals.options import CommitSample, EvalOptions, Parts, TrialOptions
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ Commit = Annotated[
 ]
 Margin = Annotated[
     float, typer.Option(help="The largest change of the success rate that counts as no change.")
+]
+FailOnOption = Annotated[
+    FailOn,
+    typer.Option(
+        "--fail-on",
+        help="worse: end with an error code only for what is shown to be worse; uncertain: also where the "
+        "trials do not tell; any: for any change of a rate. Bounds under gates: count either way.",
+    ),
 ]
 
 

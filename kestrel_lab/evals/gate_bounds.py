@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.metrics import METRICS
@@ -18,6 +18,12 @@ SCORE: Final = "score"
 """The mean value of the checks of a trial by their weights; `score:NAME` that of checks of this name."""
 _NAMED: Final = re.compile(r"recall@[1-9]\d*|concerns:[a-z]+|found:\w+|score(:.+)?")
 """Shares that only some trials have."""
+
+
+FailOn = Literal["worse", "uncertain", "any"]
+"""What ends with an exit code other than 0, beside bounds that do not hold: only what is shown to be worse,
+also what is uncertain, or any change of a rate.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +41,8 @@ class Gate:
     """The configuration that it applies to; empty for each of them."""
     family: str = ""
     """The family of scenarios that it applies to; empty for all of them together."""
+    undecided: Literal["fail", "pass"] = "fail"
+    """What becomes of a bound that these trials neither show nor refute: `pass` only says so."""
 
     def __post_init__(self) -> None:
         known = [SUCCESS, *METRICS, SCORE, "recall@10", "concerns:files", "found:loop"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -228,16 +229,32 @@ async def first_parents(root: Path, name: str = "HEAD") -> list[Commit]:
     return await _list_commits(root, "--first-parent", "--max-count=1000", await commit_of(root, name))
 
 
-async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], bool]) -> tuple[Commit, bool]:
+def base_branches(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the branch that a build compares with, here and at `origin`: the target of a pull request
+    (GitHub) or merge request (GitLab), or the default branch as the build's server names it; empty where no
+    build says any.
+    """
+    name = env.get("GITHUB_BASE_REF") or env.get("CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
+    if not name and (event := env.get("GITHUB_EVENT_PATH")) and Path(event).is_file():
+        repository = json.loads(Path(event).read_text(encoding="utf-8")).get("repository") or {}
+        name = repository.get("default_branch")
+    name = name or env.get("CI_DEFAULT_BRANCH")
+    return (f"origin/{name}", name) if name else ()
+
+
+async def nearest_baseline(
+    root: Path, head: str, has_results: Callable[[str], bool], branches: Sequence[str] = ()
+) -> tuple[Commit, bool]:
     """Return the commit to compare `head` with, and whether it has results.
 
-    The nearest ancestor of `head` on the main branch for which `has_results` says so of its hash; if none
-    does, the nearest ancestor there. The main branch is `main` or `master`, here or at `origin`, or what
-    `origin/HEAD` points to, whichever is nearest to `head`. Raises `NoEarlierCommit` for a first commit, and
+    The nearest ancestor of `head` on one of `branches` for which `has_results` says so of its hash; if none
+    does, the nearest ancestor there. Without `branches` they are `main` and `master`, here and at `origin`,
+    what `origin/HEAD` points to, and the branch that new repositories begin with (`init.defaultBranch`),
+    whichever is nearest to `head`. Raises `NoEarlierCommit` for a first commit, and
     `UsageError` where there is no such branch, or where the clone has too few commits to tell.
     """
     sha = await commit_of(root, head)
-    fork = await _fork(root, sha)
+    fork = await _fork(root, sha, branches or await _main_branches(root))
     # On the main branch itself the fork is the commit, which is no baseline of its own.
     line = [commit for commit in await first_parents(root, fork) if commit.sha != sha]
     if not line:
@@ -250,10 +267,19 @@ async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], b
     return line[0], False
 
 
-async def _fork(root: Path, sha: str) -> str:
-    """Return the newest ancestor of `sha`, or `sha` itself, that is on a main branch."""
+async def _main_branches(root: Path) -> Sequence[str]:
+    """Return the names that the main branch of a repository may have."""
+    try:
+        first = (await git_output(root, "config", "--get", "init.defaultBranch")).strip()
+    except UsageError:
+        return _MAIN
+    return (*_MAIN, first, f"origin/{first}")
+
+
+async def _fork(root: Path, sha: str, branches: Sequence[str]) -> str:
+    """Return the newest ancestor of `sha`, or `sha` itself, that is on one of `branches`."""
     forks: dict[str, int] = {}
-    for name in _MAIN:
+    for name in branches:
         try:
             fork = (await git_output(root, "merge-base", sha, await commit_of(root, name))).strip()
         except UsageError:
@@ -261,7 +287,7 @@ async def _fork(root: Path, sha: str) -> str:
         forks[fork] = int(await git_output(root, "rev-list", "--count", f"{fork}..{sha}"))
     if not forks:
         msg = (
-            f"no branch of {', '.join(_MAIN)} has an ancestor in common with {sha[:10]}: name the "
+            f"no branch of {', '.join(branches)} has an ancestor in common with {sha[:10]}: name the "
             "commit to compare with"
         )
         raise UsageError(msg + await _shallow_hint(root))
@@ -289,6 +315,14 @@ async def has_file(root: Path, sha: str, name: Path) -> bool:
     """Return whether a commit has the file `name`, given from the top of the repository."""
     listed = await git_output(root, "ls-tree", "-z", "--full-tree", "--name-only", sha, "--", name.as_posix())
     return bool(listed)
+
+
+async def file_at(root: Path, sha: str, name: Path) -> bytes | None:
+    """Return the content of the file `name` at a commit; `None` where the commit does not have it."""
+    if not await has_file(root, sha, name):
+        return None
+    text = await git_output(root, "show", f"{sha}:{name.as_posix()}")
+    return text.encode("utf-8", "surrogateescape")
 
 
 async def _list_commits(root: Path, *which: str) -> list[Commit]:

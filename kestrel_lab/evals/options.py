@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, Typ
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Check, Model, Reporter
+from kestrel_lab.evals.gate_bounds import FailOn
 from kestrel_lab.runtime.options import Flag, Opt
 
 if TYPE_CHECKING:
@@ -116,8 +117,10 @@ class CompareOptions(Selection, total=False):
     reporter: Reporter | None
     margin: float
     """How large a change of the success rate counts as none, .05 by default."""
-    own_suite: bool
-    """Whether each commit runs the suite file that it has itself."""
+    own_suite: bool | None
+    """Whether each commit runs the suite file that it has itself; by default where the goals or instructions
+    in it are not those of the present file.
+    """
     cassette: str | None
     """As in `EvalOptions`; recordings are those of each commit."""
     cassettes: str | Path | None
@@ -125,6 +128,10 @@ class CompareOptions(Selection, total=False):
     """Whether both commits share the answers of models up to the first request in which they differ."""
     alone: bool
     """Whether a first commit, for which `auto` finds no base, is run by itself."""
+    fail_on: FailOn
+    """What ends with an exit code other than 0, beside bounds that do not hold: `worse`, the default, what is
+    shown to be worse; `uncertain`, also where these trials do not tell; `any`, any change of a rate.
+    """
 
 
 def read_rubric(rubric: str) -> str:

@@ -29,6 +29,7 @@ from kestrel_lab.evals.execution.eval_run import EvalRun, eval_run_of
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.runner import TrialsToRun, run_suite, run_trials
 from kestrel_lab.evals.execution.trial import outcome_of, score_json
+from kestrel_lab.evals.gate_bounds import FailOn
 from kestrel_lab.evals.reports.change_phrases import change_phrase
 from kestrel_lab.evals.reports.gate_decisions import GateReport
 from kestrel_lab.evals.reports.junit import Case, case_groups
@@ -296,13 +297,19 @@ class SuiteReport:
     left_out: int
     """Scenarios and configurations of the suite that did not run."""
 
-    @property
-    def failed(self) -> bool:
-        """Whether a gate is violated, or something is worse than it was."""
-        gates = self.gates.verdict if self.gates is not None else "ok"
-        return gates in ("regression", "unrecorded") or (
-            self.change is not None and self.change.verdict == "regression"
-        )
+    def fails(self, fail_on: FailOn) -> bool:
+        """Return whether the session fails: a gate is violated, something is worse than it was, or what
+        `fail_on` adds, bounds that are not shown among it.
+        """
+        decided = () if self.gates is None else self.gates.decisions
+        changes = [] if self.change is None else [*self.change.changes.values()]
+        verdicts: set[str] = {decision.verdict for decision in decided}
+        verdicts.update(change.verdict for change in changes)
+        if verdicts & {"regression", "unrecorded"}:
+            return True
+        if fail_on == "any" and any(change.base != change.head for change in changes):
+            return True
+        return fail_on != "worse" and bool(verdicts & {"inconclusive", "uncertain"})
 
     def lines(self) -> list[str]:
         """Return what a terminal shows, the first line is the heading."""
@@ -339,7 +346,12 @@ class SuiteReport:
         return self.result.report(path) if self.change is None else self.change.report(path)
 
 
-_GATE_WORDS: Final = {"ok": "holds", "regression": "violated", "inconclusive": "not certain"}
+_GATE_WORDS: Final = {
+    "ok": "holds",
+    "regression": "violated",
+    "inconclusive": "not certain",
+    "uncertain": "not certain, which may pass",
+}
 
 
 def session_reports(

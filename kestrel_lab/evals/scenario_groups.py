@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.json_types import Json, content_key
-from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.views.formatting import format_count
 
@@ -61,11 +60,6 @@ def with_groups(rows: Iterable[EvalRow], suite: Suite) -> Iterator[EvalRow]:
             yield row
         else:
             yield replace(row, result={**row.result, "group": group})
-
-
-def units_of_rows(rows: Sequence[EvalRow]) -> Sequence[str]:
-    """Return what each trial counts with in an interval or a test."""
-    return counting_units([row.scenario for row in rows], [row.group for row in rows])
 
 
 def count_groups(scenarios: Iterable[str], groups: Iterable[str]) -> str:

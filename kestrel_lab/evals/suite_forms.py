@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_type_hints
 
 from pydantic import (
     Field,
@@ -71,6 +71,7 @@ class BoundForm(Entry):
     at_most: float | None = None
     config: str = ""
     family: str = ""
+    undecided: Literal["fail", "pass"] = "fail"
 
 
 def _gate(written: dict[str, BoundForm], _: object) -> Gate:

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.ci_report import comment_text
-from kestrel_lab.evals.pull_request import post_comment
+from kestrel_lab.evals.ci.ci_report import comment_text
+from kestrel_lab.evals.ci.pull_request import post_comment
 
 ROOT = Path(__file__).parents[2]
 SUITE = """\
@@ -192,6 +192,7 @@ def test_the_steps_of_the_action(checkout: Path, forge: Forge, tmp_path: Path) -
         "comment.md",
         "talks.html",
         "talks.xml",
+        "verdict.txt",
     }
 
     git(checkout, "checkout", "-q", "main", "--", "script.yaml")

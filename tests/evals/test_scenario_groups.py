@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel_lab import Scenario, Suite
-from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.scenario_groups import count_groups, group_scenarios, with_groups
 from kestrel_lab.evals.scenario_parts import InlineFiles
 from kestrel_lab.evals.stats.difference import compare_scenarios
+from kestrel_lab.evals.stats.groups import counting_units
 from kestrel_lab.evals.suite import Config
 from kestrel_lab.evals.summaries.streaming_summary import reduce_rows
 from tests.evals.made_rows import row

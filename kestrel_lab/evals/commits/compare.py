@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import dumps
@@ -26,7 +26,8 @@ from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import reusable_rows
 from kestrel_lab.evals.execution.runner import TrialsToRun, plan_trials, run_suite, run_trials
-from kestrel_lab.evals.git import NoEarlierCommit, nearest_baseline, tree_of
+from kestrel_lab.evals.gate_bounds import FailOn
+from kestrel_lab.evals.git import NoEarlierCommit, base_branches, nearest_baseline, tree_of
 from kestrel_lab.evals.options import CompareOptions
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
@@ -53,7 +54,8 @@ async def compare_commits(
     `Evaluations.compare`.
     """
     reporter, margin = options.get("reporter"), options.get("margin", 0.05)
-    own_suite, alone = options.get("own_suite", False), options.get("alone", False)
+    own_suite, alone = options.get("own_suite"), options.get("alone", False)
+    fail_on = _checked_fail_on(options.get("fail_on", "worse"))
     recordings = options.get("cassette"), options.get("cassettes")
     if options.get("from_divergence"):
         if any(recordings):
@@ -108,9 +110,18 @@ async def compare_commits(
         margin=margin,
         store=lab.store,
         same_files=trees[0] == trees[1],
+        expected=frozenset(one.id for one in place.suite.scenarios) - works[0].new_scenarios,
+        fail_on=fail_on,
         no_base=missing,
         run_notes=_shared(lab.store, sides) if options.get("from_divergence") else (),
     )
+
+
+def _checked_fail_on(fail_on: FailOn) -> FailOn:
+    """Return `fail_on`; raises `UsageError` for a word that it cannot be."""
+    if fail_on not in get_args(FailOn):
+        raise UsageError(f"fail_on is one of {', '.join(get_args(FailOn))}, not {fail_on!r}")
+    return fail_on
 
 
 def _shared(store: SessionStore, sides: Sequence[Side]) -> tuple[str, ...]:
@@ -293,6 +304,7 @@ def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin
         suite=result.suite,
         base=before,
         head=after,
+        expected=frozenset(row.scenario for row in result.rows),
         margin=margin,
         store=result.store,
         run_notes=result.run_notes(),
@@ -309,5 +321,5 @@ async def _baseline(lab: Services, place: Place, head: str) -> str:
         first_epoch = plan_trials(place.suite.select(epochs=1), code=sha, git_sha=sha)
         return len(reusable_rows(lab.store, place.suite, first_epoch).rows) == len(first_epoch)
 
-    commit, _ = await nearest_baseline(place.repository, head, has_results)
+    commit, _ = await nearest_baseline(place.repository, head, has_results, base_branches(lab.env))
     return commit.sha

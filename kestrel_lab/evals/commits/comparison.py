@@ -22,6 +22,7 @@ from kestrel_lab.evals.commits.no_difference import by_construction
 from kestrel_lab.evals.commits.row_differences import PRIMARY, compare_families, compare_rows
 from kestrel_lab.evals.commits.sequential_compare import SequentialRun, decided_in_turns
 from kestrel_lab.evals.commits.success_difference import BY_LABELS, label_note
+from kestrel_lab.evals.gate_bounds import FailOn
 from kestrel_lab.evals.reports.change_phrases import VERDICT_HEADINGS, change_phrase
 from kestrel_lab.evals.reports.gate_decisions import (
     GateReport,
@@ -75,6 +76,10 @@ class Side:
     """Scenarios that this commit cannot try, and why."""
     newer: bool = False
     """Whether the commit does not have the suite: files that it lacks came from the present checkout."""
+    prompts_differ: bool = False
+    """Whether the commit ran its own suite file, since other prompts stand in it than in the present one."""
+    new_scenarios: frozenset[str] = frozenset()
+    """Scenarios that the commit's own suite file does not have."""
 
     @property
     def title(self) -> str:
@@ -103,6 +108,12 @@ class Comparison(ResultView):
     """Why there is nothing to compare with; empty where there is."""
     run_notes: tuple[str, ...] = ()
     """How the trials were made."""
+    expected: frozenset[str] | None = None
+    """The scenarios that a verdict speaks of; those without trials of both sides could turn it over. `None`
+    where only some were to be compared.
+    """
+    fail_on: FailOn = "worse"
+    """What the gates fail on beside bounds that do not hold."""
     sequence: SequentialRun | None = None
     """The looks that decided it, where trials were made in turns until one did."""
 
@@ -281,6 +292,7 @@ class Comparison(ResultView):
             suite=self.suite.name,
             decisions=(*decide_gates(self.suite, self._rows[1]), *change),
             notes=tuple(self._notes()),
+            fail_on=self.fail_on,
         )
 
     def junit(self, path: str | Path) -> Path:
@@ -314,6 +326,8 @@ class Comparison(ResultView):
         """Yield what a comment says first: the change of each configuration, or why there is none."""
         if self.no_base:
             yield f"{code_span(self.no_base, 400)}, so only the gates of the suite are decided."
+        if self.coverage and not self.no_base:
+            yield f"**{self.coverage[0].upper()}{self.coverage[1:]}.** The others have no trials on one side."
         base = self.base.sha[:8] if self.base.name == AUTO else self.base.title
         for name, d in self.changes.items():
             yield f"{code_span(name)}: {change_phrase(d, code_span(base))}"
@@ -392,7 +406,13 @@ class Comparison(ResultView):
     def _differences(self) -> dict[tuple[str, str], Difference]:
         if self.no_base:
             return {}
-        found = compare_rows(self.suite, self._rows, margin=self.margin, same_files=self.same_files)
+        found = compare_rows(
+            self.suite,
+            self._rows,
+            margin=self.margin,
+            same_files=self.same_files,
+            expected=self.expected if self.sequence is None else None,
+        )
         if self.sequence is None:
             return found
         return {
@@ -455,7 +475,19 @@ class Comparison(ResultView):
         """The verdict and what was compared, in one line."""
         if self.no_base:
             return f"NO BASE: {self.head.title}, suite {self.suite.name}: {self.no_base}"
-        return f"{self.verdict.upper()}: {self.base.title} → {self.head.title}, suite {self.suite.name}"
+        compared = f", {self.coverage}" if self.coverage else ""
+        sides = f"{self.base.title} → {self.head.title}"
+        return f"{self.verdict.upper()}: {sides}, suite {self.suite.name}{compared}"
+
+    @cached_property
+    def coverage(self) -> str:
+        """How many of the scenarios were compared, `1 of 6 scenarios compared`; empty for all of them."""
+        if self.expected is None or self.sequence is not None:
+            return ""
+        sides = [{row.scenario for row in rows} for rows in self._rows]
+        compared = len(self.expected & sides[0] & sides[1])
+        total = len(self.expected)
+        return "" if compared == total else f"{compared} of {format_count(total, 'scenario')} compared"
 
     def _notes(self) -> Iterable[str]:
         if self.no_base:
@@ -475,6 +507,11 @@ class Comparison(ResultView):
                 yield (
                     f"{side.title} does not have this suite: its code ran with the present suite, and "
                     "with the present files where it lacks them"
+                )
+            if side.prompts_differ:
+                yield (
+                    f"{side.title} ran its own suite file: goals or instructions there are not those of the "
+                    "present file"
                 )
             for scenario, why in side.skipped.items():
                 yield f"{side.title}: scenario {scenario} is left out: {why}"

@@ -29,7 +29,7 @@ from kestrel_lab.evals.execution.remote_trials import bench_order
 from kestrel_lab.evals.execution.reuse import Reuse, reusable_rows
 from kestrel_lab.evals.execution.runner import plan_trials, sort_rows
 from kestrel_lab.evals.execution.trial import TrialRequest
-from kestrel_lab.evals.git import code_version, commit_of, has_file
+from kestrel_lab.evals.git import code_version, commit_of, file_at, has_file
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
@@ -69,6 +69,10 @@ class CommitTrials:
     found: Reuse
     own: bool = False
     """Whether the suite is the one of that commit."""
+    prompts_differ: bool = False
+    """Whether it has its own suite because the prompts there are not those of the present suite."""
+    new_scenarios: frozenset[str] = frozenset()
+    """Scenarios of the present suite that the commit's own suite file does not have."""
     newer: bool = False
     """Whether the commit has no such suite: files that it lacks then come from the present checkout."""
     made: list[EvalRow] = field(default_factory=list)
@@ -108,6 +112,8 @@ class CommitTrials:
             reused=len(self.found.rows),
             skipped=self.skipped,
             newer=self.newer,
+            prompts_differ=self.prompts_differ,
+            new_scenarios=self.new_scenarios,
         )
 
 
@@ -177,14 +183,20 @@ def suite_with_parts(
     )
 
 
-async def plan_commit(lab: Services, place: Place, name: str, *, own_suite: bool = False) -> CommitTrials:
+async def plan_commit(
+    lab: Services, place: Place, name: str, *, own_suite: bool | None = False
+) -> CommitTrials:
     """Return the trials of the commit `name`, and which of them are stored.
 
-    With `own_suite` it is what the commit's own suite file asks for. A commit whose own file is missing or
-    not in order is `broken`; `UsageError` is raised for a name that is not a commit.
+    With `own_suite` it is what the commit's own suite file asks for; `None` means so where the prompts there
+    are other ones, so that a prompt is compared alike wherever it stands. A commit whose own file is missing
+    or not in order is `broken`; `UsageError` is raised for a name that is not a commit.
     """
     sha = await commit_of(place.repository, name)
     suite, broken = place.suite, ""
+    then = await _earlier_suite(lab, place, sha) if own_suite is None else None
+    prompts_differ = then is not None and _have_other_prompts(then, place.suite)
+    own_suite = own_suite or prompts_differ
     if own_suite:
         async with temporary_worktree(place.repository, sha, lab.home) as tree:
             try:
@@ -200,8 +212,49 @@ async def plan_commit(lab: Services, place: Place, name: str, *, own_suite: bool
     asks = [] if broken else plan_trials(suite, code=code, git_sha=sha)
     found = reusable_rows(lab.store, suite, asks)
     return CommitTrials(
-        name=name, sha=sha, suite=suite, asks=asks, found=found, own=own_suite, newer=newer, broken=broken
+        name=name,
+        sha=sha,
+        suite=suite,
+        asks=asks,
+        found=found,
+        own=own_suite,
+        prompts_differ=prompts_differ,
+        new_scenarios=frozenset() if then is None else frozenset(_prompts(place.suite)) - set(_prompts(then)),
+        newer=newer,
+        broken=broken,
     )
+
+
+async def _earlier_suite(lab: Services, place: Place, sha: str) -> Suite | None:
+    """Return the suite as the file of a commit has it; `None` where that is the present file, or where the
+    commit has none that can be read.
+    """
+    text = await file_at(place.repository, sha, place.path.relative_to(place.repository))
+    if text is None or text == place.path.read_bytes():
+        return None
+    async with temporary_worktree(place.repository, sha, lab.home) as tree:
+        try:
+            suite = load_suite(place.inside(tree))
+        except UsageError:
+            # What this version cannot read says nothing of prompts.
+            return None
+    names = {scenario.id for scenario in place.suite.scenarios}
+    common = [scenario for scenario in suite.scenarios if scenario.id in names]
+    return suite.model_copy(update={"scenarios": tuple(common)}) if common else None
+
+
+def _have_other_prompts(then: Suite, now: Suite) -> bool:
+    """Return whether one suite asks the model something else than the other, in a scenario that both have."""
+    prompts_then, prompts_now = _prompts(then), _prompts(now)
+    return any(prompts_then[name] != prompts_now[name] for name in prompts_then.keys() & prompts_now.keys())
+
+
+def _prompts(suite: Suite) -> dict[str, tuple[object, ...]]:
+    """Return what a suite file itself says to models, by scenario."""
+    return {
+        scenario.id: (suite.instructions, scenario.goal, scenario.turns, scenario.history, scenario.user)
+        for scenario in suite.scenarios
+    }
 
 
 def _as_asked(suite: Suite, place: Place) -> Suite:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -12,7 +12,11 @@ from typing import Final
 
 from kestrel_lab.evals.commits.no_difference import same_conversations, unchanged
 from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_difference_by_round, side_by_side
-from kestrel_lab.evals.commits.success_difference import by_labels, unless_turned_over
+from kestrel_lab.evals.commits.success_difference import (
+    by_labels,
+    unless_missing_decide,
+    unless_turned_over,
+)
 from kestrel_lab.evals.gate_bounds import is_share
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
@@ -39,9 +43,17 @@ COMPARED: Final = ("working_time", "token_usage", "model_calls", "tool_calls", "
 
 
 def compare_rows(
-    suite: Suite, sides: Sides, *, margin: float, same_files: bool = False
+    suite: Suite,
+    sides: Sides,
+    *,
+    margin: float,
+    same_files: bool = False,
+    expected: Collection[str] | None = None,
 ) -> dict[tuple[str, str], Difference]:
     """Return the difference with its verdict for each configuration and metric, success rates first.
+
+    Where scenarios are `expected` that have no trials on one side, and could turn the verdict over, there is
+    none.
 
     All are questions asked together: over all of them, at most one comparison of twenty reports a difference
     that is not there. Success rates have two thirds of that allowance. Times are compared over trials made
@@ -82,8 +94,12 @@ def compare_rows(
         )
     judged = judge_all(found, questions)
     passes = partial(compare_scenarios, weights=weights, groups=groups, bounded=True)
+    all_groups = {**groups, **suite.groups}
     for place, both in rates:
         judged[place] = unless_turned_over(judged[place], found, place, questions, both, passes)
+        judged[place] = unless_missing_decide(
+            judged[place], found, place, questions, both, partial(passes, groups=all_groups), expected or ()
+        )
     return {
         key: unchanged(one, same_files=same_files, same_trials=again[key[0]])
         for key, one in zip(keys, judged, strict=True)

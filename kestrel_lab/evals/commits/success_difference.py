@@ -4,12 +4,11 @@ and without a conclusion that trials that broke could turn over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.evals.gate_bounds import SUCCESS, format_metric
-from kestrel_lab.evals.scenario_groups import units_of_rows
 from kestrel_lab.evals.stats.difference import Difference, Question, detectable_mean, judge_all
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, t_test
 from kestrel_lab.evals.stats.label_correction import (
@@ -20,6 +19,7 @@ from kestrel_lab.evals.stats.label_correction import (
 )
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import enough_labels, is_judged, sample_of
+from kestrel_lab.evals.summaries.result_table import units_of_rows
 from kestrel_lab.views.formatting import format_count
 
 # The suite's models load pydantic, which takes longer than the rest of this module.
@@ -111,6 +111,40 @@ def unless_turned_over(
     note = (
         f"no verdict ({mine.verdict}): what broke could turn it over, the difference is {low:+.1f} to "
         f"{high:+.1f} points as those trials failed or passed; run them again (--resume)"
+    )
+    return replace(mine, verdict="inconclusive", note=note)
+
+
+def unless_missing_decide(
+    mine: Difference,
+    found: Sequence[Difference],
+    place: int,
+    questions: Sequence[Question],
+    sides: Sides,
+    compared: Callable[..., Difference],
+    expected: Collection[str],
+) -> Difference:
+    """Return `mine` without its verdict where scenarios that have no trials on one side would give another
+    one: at worst the base passed them all and the head none, at best the other way round.
+    """
+    known = [_passes(rows, 0.0) for rows in sides]
+    missing = [name for name in expected if any(name not in side for side in known)]
+    if mine.verdict == "inconclusive" or not missing:
+        return mine
+    verdicts = set()
+    for fills in ((1.0, 0.0), (0.0, 1.0)):
+        filled = [
+            side | {name: [fill] for name in missing if name not in side}
+            for side, fill in zip(known, fills, strict=True)
+        ]
+        imagined = [*found[:place], compared(*filled), *found[place + 1 :]]
+        verdicts.add(judge_all(imagined, questions)[place].verdict)
+    if verdicts == {mine.verdict}:
+        return mine
+    count = len(expected)
+    note = (
+        f"no verdict ({mine.verdict}): {len(missing)} of {format_count(count, 'scenario')} have no trials on "
+        "one side, and could turn it over"
     )
     return replace(mine, verdict="inconclusive", note=note)
 

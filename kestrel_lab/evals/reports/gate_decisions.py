@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.core.sanitize import shown_path
-from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, format_metric, is_share
+from kestrel_lab.evals.gate_bounds import SUCCESS, FailOn, Gate, format_metric, is_share
 from kestrel_lab.evals.reports.gate_needs import undecided_change, undecided_reason
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
 from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_table, plain_prose
@@ -44,14 +44,15 @@ from kestrel_lab.views.html.table_view import Part, PartsView, Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-GateVerdict = Literal["ok", "no base", "regression", "inconclusive", "broken", "unrecorded"]
-"""`no base`: there is no earlier commit to compare with.
-
+GateVerdict = Literal["ok", "no base", "uncertain", "regression", "inconclusive", "broken", "unrecorded"]
+"""`no base`: there is no earlier commit to compare with. `uncertain`: these trials do not tell whether there
+is a change, and nothing was asked to be shown. `inconclusive`: a bound was to be shown, and is not.
 `unrecorded`: a replay asked for what was never recorded.
 """
 EXIT_CODES: Final[dict[GateVerdict, int]] = {
     "ok": 0,
     "no base": 0,
+    "uncertain": 0,
     "regression": 1,
     "inconclusive": 2,
     "broken": 3,
@@ -59,11 +60,18 @@ EXIT_CODES: Final[dict[GateVerdict, int]] = {
 }
 HEADINGS: Final = ("gate", "configuration", "value (95 %)", "trials", "verdict", "why")
 # A replay that lacks a recording did not try what the others try, so it says nothing of any bound.
-_BY_WEIGHT: Final[tuple[GateVerdict, ...]] = ("unrecorded", "regression", "broken", "inconclusive")
-# What is undecided ends with exit code 2; as a skipped case a server would show it in green.
+_BY_WEIGHT: Final[tuple[GateVerdict, ...]] = (
+    "unrecorded",
+    "regression",
+    "broken",
+    "inconclusive",
+    "uncertain",
+)
+# A bound that is not shown ends with exit code 2; as a skipped case a server would show it in green.
 _OUTCOMES: Final[dict[GateVerdict, Outcome]] = {
     "ok": "passed",
     "no base": "skipped",
+    "uncertain": "skipped",
     "regression": "failure",
     "inconclusive": "failure",
     "broken": "error",
@@ -84,10 +92,19 @@ _MISSES: Final = 3
 """Calls without a recording that are named."""
 
 
-def gravest(verdicts: Iterable[GateVerdict]) -> int:
-    """Return the exit code of the gravest verdict; 0 where there is none."""
-    found = set(verdicts)
-    return EXIT_CODES[next((word for word in _BY_WEIGHT if word in found), "ok")]
+def gravest(verdicts: Iterable[GateVerdict]) -> GateVerdict:
+    """Return the gravest verdict; `ok` where there is none."""
+    present = set(verdicts)
+    return next((verdict for verdict in _BY_WEIGHT if verdict in present), "ok")
+
+
+def fails(decision: Decision, fail_on: FailOn) -> bool:
+    """Return whether a decision ends with another exit code than 0, see `FailOn`."""
+    if EXIT_CODES[decision.verdict]:
+        return True
+    if decision.verdict == "uncertain":
+        return fail_on != "worse"
+    return fail_on == "any" and decision.changed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +121,8 @@ class Decision:
     verdict: GateVerdict
     why: str = ""
     bound: float = math.nan
+    changed: bool = False
+    """Whether it is about a rate that is another one than before, however sure that is."""
 
     def cells(self) -> list[str]:
         """A row under `HEADINGS`."""
@@ -121,19 +140,23 @@ class GateReport(PartsView):
     """How the trials were run."""
     looks: tuple[tuple[int, tuple[Decision, ...]], ...] = ()
     """Where trials were made in turns: after how many of each configuration what was decided."""
+    fail_on: FailOn = "worse"
 
     @property
     def verdict(self) -> GateVerdict:
         """The gravest of all: `unrecorded`, `regression`, `broken` (nothing ran, or not enough of it),
-        `inconclusive`, `ok`.
+        `inconclusive`, `uncertain`, `ok`.
         """
-        found = {decision.verdict for decision in self.decisions}
-        return next((word for word in _BY_WEIGHT if word in found), "ok" if found else "broken")
+        verdicts = {decision.verdict for decision in self.decisions}
+        return gravest(verdicts) if verdicts else "broken"
 
     @property
     def exit_code(self) -> int:
-        """0 ok, 1 regression, 2 inconclusive, 3 broken or unrecorded."""
-        return EXIT_CODES[self.verdict]
+        """0 where nothing fails by `fail_on`, 1 regression, 2 not shown, 3 broken or unrecorded."""
+        code = EXIT_CODES[self.verdict]
+        if not code and any(fails(decision, self.fail_on) for decision in self.decisions):
+            return EXIT_CODES["inconclusive"]
+        return code
 
     @property
     def headline(self) -> str:
@@ -153,13 +176,13 @@ class GateReport(PartsView):
         return HEADINGS, [decision.cells() for decision in self.decisions]
 
     def group(self) -> Group:
-        """The gates as test cases: violated and undecided ones fail, broken ones are errors; what had nothing
-        to compare with is skipped.
+        """The gates as test cases: those that `fails` names fail, broken ones are errors; a comparison that
+        is uncertain, or had nothing to compare with, is skipped.
         """
         cases = [
             Case(
                 name=f"{d.gate} [{d.config}]",
-                outcome=_OUTCOMES[d.verdict],
+                outcome=self._outcome(d),
                 kind=d.verdict,
                 message=f"{d.cells()[2]} over {format_count(d.trials, 'trial')}"
                 + (f": {d.why}" if d.why else ""),
@@ -173,6 +196,13 @@ class GateReport(PartsView):
             for d in self.decisions
         ]
         return Group(name=f"{self.suite}.gates", cases=cases)
+
+    def _outcome(self, decision: Decision) -> Outcome:
+        """Return how the decision ends as a test case."""
+        outcome = _OUTCOMES[decision.verdict]
+        if outcome in ("passed", "skipped") and fails(decision, self.fail_on):
+            return "failure"
+        return outcome
 
     def concerns(self) -> list[str]:
         """Lines of Markdown on gates that are violated, broken or not recorded, the first few.
@@ -209,7 +239,8 @@ def decide_gates(suite: Suite, rows: Iterable[EvalRow], *, alpha: float = ALPHA)
     all of its recordings.
 
     `ok` when the whole interval is on the right side of the bound; `regression` when all of it is on the
-    wrong side, and still would be with Holm's adjustment for the number of gates; else `inconclusive`;
+    wrong side, and still would be with Holm's adjustment for the number of gates; else `inconclusive`, or
+    `uncertain` where the suite lets undecided bounds pass;
     `broken` when no trial ran to its end or says anything of the metric, or trials that broke would turn
     the verdict over, had they passed or failed. Intervals have the error `alpha`. Other metrics than the
     success rate are of trials that did not break. A success rate with enough labels is the corrected one;
@@ -218,15 +249,15 @@ def decide_gates(suite: Suite, rows: Iterable[EvalRow], *, alpha: float = ALPHA)
     rows = tuple(with_groups(rows, suite))
     asked = gate_trials(suite, rows)
     perhaps = f"violated by itself, but as one of {len(asked)} gates that may be by chance"
-    decided = (
-        replace(made, verdict="inconclusive", why=perhaps)
-        if made.verdict == "regression" and not sure
-        else made
-        for made, sure in zip(
-            (_decision(*one, alpha) for one in asked), _surely_violated(asked, alpha), strict=True
-        )
-    )
-    return (*_unrecorded(suite, rows), *decided)
+    decisions = []
+    for (gate, config, records), is_sure in zip(asked, _surely_violated(asked, alpha), strict=True):
+        decision = _decision(gate, config, records, alpha)
+        if decision.verdict == "regression" and not is_sure:
+            decision = replace(decision, verdict="inconclusive", why=perhaps)
+        if decision.verdict == "inconclusive" and gate.undecided == "pass":
+            decision = replace(decision, verdict="uncertain")
+        decisions.append(decision)
+    return (*_unrecorded(suite, rows), *decisions)
 
 
 Asked = tuple[Gate, str, list[dict[str, Any]]]
@@ -338,9 +369,13 @@ def decide_change(
     for (config, metric), d in differences:
         if metric in gated:
             mine = [record for record in records if record["config"] == config]
-            verdict: GateVerdict = d.verdict if d.verdict in ("regression", "inconclusive") else "ok"
+            verdict: GateVerdict = "ok"
+            if d.verdict == "regression":
+                verdict = "regression"
+            elif d.verdict == "inconclusive":
+                verdict = "uncertain"
             why = ""
-            if verdict == "inconclusive":
+            if verdict == "uncertain":
                 detectable = (
                     f"the smallest change that so many trials detect is {format_metric(metric, d.mde)}"
                 )
@@ -359,6 +394,7 @@ def decide_change(
                     trials=len(mine),
                     verdict=verdict,
                     why=why,
+                    changed=metric == SUCCESS and d.base != d.head,
                 )
             )
     return tuple(found)

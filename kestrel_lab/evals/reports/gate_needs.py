@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Final
 
-from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, is_share
 from kestrel_lab.evals.stats.difference import ENOUGH, Difference
+from kestrel_lab.evals.stats.groups import counting_units
 from kestrel_lab.evals.stats.intervals_and_tests import (
     ALPHA,
     Interval,
@@ -108,9 +108,18 @@ def undecided_reason(gate: Gate, interval: Interval, epochs: Sequence[int]) -> s
 
 
 def undecided_change(found: Difference, margin: float) -> str:
-    """Return what it would take to decide a change of the success rate that is undecided."""
+    """Return what it would take to decide a change of the success rate that is undecided, and whether
+    anything got worse.
+    """
     if found.lower or found.higher or found.base != found.head:
-        return f"the smallest change that so many trials detect is {_points(found.mde)}"
+        scenarios = format_count(found.scenarios, "scenario")
+        reach = f"cannot tell: {scenarios} show a change of {_points(found.mde)} or more"
+        if not math.isfinite(found.mde):
+            reach = f"cannot tell: {scenarios} are too few to show any change"
+        if not found.lower:
+            return f"{reach}; nothing got worse here"
+        worse = format_count(found.lower, "scenario")
+        return f"{reach}; {worse} passed less often here, which may be chance"
     if not 0 < margin < 1:
         return "no scenario changed, and no number of trials shows that two rates are equal"
     # Of C scenarios that agree, up to 1 - 0.025 ** (1 / C) of all scenarios may not, see `paired_difference`.

@@ -14,11 +14,10 @@ from kestrel_lab.evals.labels.stored_labels import labels_of
 from kestrel_lab.evals.scanners.deterministic import SHIPPED
 from kestrel_lab.evals.scanners.findings import Scan, Scanned, Scans, scan_runs, stored_scans
 from kestrel_lab.evals.scanners.scanner import PREFIX, Looks
-from kestrel_lab.evals.scenario_groups import units_of_rows
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import corrected_columns, sample_of, with_corrected
-from kestrel_lab.evals.summaries.result_table import format_percent, label_kind
+from kestrel_lab.evals.summaries.result_table import format_percent, label_kind, units_of_rows
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.formatting import format_count

@@ -11,10 +11,9 @@ from functools import lru_cache
 from statistics import fmean, variance
 from typing import Final, Literal
 
-from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.stats import intervals_and_tests as stats
 from kestrel_lab.evals.stats.distributions import at_most, t_quantile
-from kestrel_lab.evals.stats.groups import group_values
+from kestrel_lab.evals.stats.groups import counting_units, group_values
 
 POWER: Final = 0.8
 """How often a difference of the smallest detectable size is found."""

@@ -186,8 +186,9 @@ def proportion_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
     That is one for each trial where no cluster has more than one, or where there is one cluster alone, and
     one for each cluster where the rates of all clusters agree: no spread seen is no certainty. Else it
     follows from the variance seen (the design effect, L. Kish, Survey Sampling, 1965), with Student's
-    quantile for so few clusters (E. L. Korn and B. I. Graubard, Confidence intervals for proportions with small expected
-    number of positive counts estimated from survey data, Survey Methodology 24 (1998) 193-201). Few clusters
+    quantile for so few clusters (E. L. Korn and B. I. Graubard, Confidence intervals for proportions with
+    small expected number of positive counts estimated from survey data, Survey Methodology 24 (1998)
+    193-201). Few clusters
     may agree by chance, so `_PRIOR_CLUSTERS` clusters of repeats that tell nothing new are added to the
     variance. `python -m bench coverage --only rates` measures it.
     """

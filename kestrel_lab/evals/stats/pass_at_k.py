@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.options import least_passes
-from kestrel_lab.evals.stats.groups import group_values
+from kestrel_lab.evals.stats.groups import counting_units, group_values
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, group_by_cluster, share_of
 from kestrel_lab.views.formatting import format_count
 

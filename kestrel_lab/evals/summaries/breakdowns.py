@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.gate_bounds import format_interval
-from kestrel_lab.evals.scenario_groups import units_of_rows
 from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.summaries.result_table import format_percent, frame_record, label_kind, rate_text
+from kestrel_lab.evals.summaries.result_table import (
+    format_percent,
+    frame_record,
+    label_kind,
+    rate_text,
+    units_of_rows,
+)
 from kestrel_lab.evals.summaries.streaming_summary import reduce_rows
 
 # The suite's models load pydantic, which takes longer than the rest of this module.

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from kestrel_lab.checks.llm_judge import ModelGraded
-from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.labels.stored_labels import TrialLabel, labels_of
 from kestrel_lab.evals.scanners.findings import with_findings
+from kestrel_lab.evals.stats.groups import counting_units
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING
 from kestrel_lab.evals.stats.label_correction import (
     ENOUGH_LABELS,

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Final
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.metrics import METRICS, Better
 from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
-from kestrel_lab.evals.scenario_groups import units_of_rows
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
 from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import corrected_columns, sample_of_records
-from kestrel_lab.evals.summaries.result_table import trial_record
+from kestrel_lab.evals.summaries.result_table import trial_record, units_of_rows
 
 # The suite's models load pydantic, which takes longer than the rest of this module.
 if TYPE_CHECKING:

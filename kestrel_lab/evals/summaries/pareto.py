@@ -15,7 +15,7 @@ from kestrel_lab.core.drawing.matplotlib_figure import (
     shown_figure,
 )
 from kestrel_lab.core.errors import UsageError, did_you_mean
-from kestrel_lab.evals.counting_units import counting_units
+from kestrel_lab.evals.stats.groups import counting_units
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
 from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.views.dataframes import unit_frame

@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.gate_bounds import SCORE, format_lower_bound
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.stats.groups import group_values
+from kestrel_lab.evals.stats.groups import counting_units, group_values
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import with_corrected
@@ -82,6 +81,11 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
     }
     known = result.get("metadata", {})
     return record | {name if name not in record else f"metadata.{name}": known[name] for name in known}
+
+
+def units_of_rows(rows: Sequence[EvalRow]) -> Sequence[str]:
+    """Return what each trial counts with in an interval or a test."""
+    return counting_units([row.scenario for row in rows], [row.group for row in rows])
 
 
 def record_units(records: Sequence[Mapping[str, Any]]) -> Sequence[str]:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.counting_units import counting_units
 from kestrel_lab.evals.gate_bounds import AT_LEAST, SCORE, is_share
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.stats.groups import group_values
+from kestrel_lab.evals.stats.groups import counting_units, group_values
 from kestrel_lab.evals.stats.intervals_and_tests import (
     NOTHING,
     Clusters,

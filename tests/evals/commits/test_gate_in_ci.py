@@ -183,7 +183,8 @@ def test_what_changed_is_not_called_unchanged(repo):
     )
     commit(repo, "third", prompt__md="Be rude.")
     code, told = gate(repo)
-    assert code == 2
+    assert code == 0
+    assert gate(repo, "--fail-on", "uncertain")[0] == 2
     assert "no scenario changed, and it takes 72 that do not to rule out a change of 5 points" in told
     with Lab(repo / "home", models={"openai/any": Hello()}, env={}) as lab:
         rows = [lab.eval_sync(repo / "suite.yaml", configs={"one": "openai/any"}).rows for _ in range(2)]

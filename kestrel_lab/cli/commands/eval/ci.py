@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.eval_options import Margin, run_measurement
-from kestrel_lab.evals.ci_report import COMMENT, decide_in_ci
+from kestrel_lab.cli.eval_options import FailOnOption, Margin, run_measurement
+from kestrel_lab.evals.ci.ci_report import COMMENT, decide_in_ci
 from kestrel_lab.evals.suite_files import find_suites
 
 building = typer.Typer()
@@ -34,6 +34,7 @@ def decide_build(
         Path, typer.Option(metavar="DIR", help="Write pages, JUnit XML and comment.md to this folder.")
     ] = Path("out"),
     margin: Margin = 0.05,
+    fail_on: FailOnOption = "worse",
     cassette: Annotated[
         str, typer.Option(metavar="MODE", help="replay: no model is asked; off: models are asked.")
     ] = "replay",
@@ -45,7 +46,8 @@ def decide_build(
     its reason in the comment.
     """
     chosen = suites or find_suites(Path.cwd())
-    how: Any = {"against": against, "out": out, "margin": margin, "cassette": cassette, "env": os.environ}
+    how: Any = {"against": against, "out": out, "margin": margin, "cassette": cassette}
+    how |= {"fail_on": fail_on, "env": os.environ}
     return run_measurement(ctx, lambda lab, reporter: decide_in_ci(lab, chosen, reporter=reporter, **how))
 
 
@@ -63,6 +65,6 @@ def comment_on_request(
     It takes GITHUB_TOKEN or GITLAB_COMMENT_TOKEN. It is a command of its own so that no token is there while
     agents work.
     """
-    from kestrel_lab.evals.pull_request import post_comment  # loads httpx
+    from kestrel_lab.evals.ci.pull_request import post_comment  # loads httpx
 
     return post_comment(file, os.environ)

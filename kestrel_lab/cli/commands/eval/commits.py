@@ -13,6 +13,7 @@ from kestrel_lab.cli.eval_options import (
     CommitLine,
     Configs,
     Execution,
+    FailOnOption,
     Margin,
     Outputs,
     ReportOptions,
@@ -113,7 +114,8 @@ def compare_commits(
     file, base, head = parse_comparison(words or [], suite)
     if design is not None and turns.plan:
         return plan_of(file, design, trials)
-    how: Any = {**asdict(trials), "margin": margin, "own_suite": suite_at_commit, "design": design}
+    how: Any = {**asdict(trials), "margin": margin, "own_suite": suite_at_commit or None}
+    how["design"] = design
     how["from_divergence"] = from_divergence
     return run_measurement(
         ctx,
@@ -154,10 +156,12 @@ def decide_gates(
     execution: Execution,
     reports: ReportOptions,
     margin: Margin = 0.05,
+    fail_on: FailOnOption = "worse",
     budget: Budget,
 ) -> Any:
-    """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated; 2: not certain; 3: not
-    decided because something is broken.
+    """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated, or HEAD is worse; 2: a
+    bound is not shown; 3: not decided because something is broken. Where the trials do not tell whether HEAD
+    is better or worse, that is said and is no error, unless --fail-on uncertain.
 
     With --budget trials are made in turns, and looked at while they come, until all gates hold, one is
     violated, or one cannot hold any more: kestrel eval gate SUITE --budget 200trials
@@ -190,7 +194,7 @@ def decide_gates(
     async def work(lab: Lab, reporter: Any) -> Any:
         found: EvalResult | Comparison
         if against:
-            how: Any = {**common, "margin": margin, "alone": True}
+            how: Any = {**common, "margin": margin, "alone": True, "fail_on": fail_on}
             found = await lab.compare(against, "HEAD", suite=suite, reporter=reporter, **how)
         elif design is not None:
             how = {one.name: getattr(execution, one.name) for one in fields(TrialOptions)}

@@ -11,13 +11,15 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.evals.commits.compare import compare_commits
-from kestrel_lab.evals.reports.gate_decisions import GateReport, GateVerdict, gravest
+from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport, GateVerdict, gravest
 from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_link
 from kestrel_lab.evals.reports.result_view import write_text
 from kestrel_lab.models.cassettes.cassette import file_for
 from kestrel_lab.runtime.services import Services
 
 COMMENT: Final = "comment.md"
+VERDICT: Final = "verdict.txt"
+"""The verdict in one word, for the next step of a build."""
 MARK: Final = "<!-- kestrel -->"
 """Begins a comment of ours, by which the next build finds it."""
 
@@ -34,8 +36,14 @@ class CiReport:
 
     @property
     def exit_code(self) -> int:
-        """That of the gravest decision, as `kestrel eval gate` ends with it."""
-        verdicts: list[GateVerdict] = [one.verdict for one in self.decided.values()]
+        """That of the gravest suite, as `kestrel eval gate` ends with it."""
+        code = EXIT_CODES[self.verdict]
+        return code or max((report.exit_code for report in self.decided.values()), default=0)
+
+    @property
+    def verdict(self) -> GateVerdict:
+        """The gravest verdict of all suites; `broken` where one could not be decided at all."""
+        verdicts: list[GateVerdict] = [report.verdict for report in self.decided.values()]
         return gravest([*verdicts, "broken"] if self.troubles else verdicts)
 
     def __repr__(self) -> str:
@@ -81,7 +89,9 @@ async def decide_in_ci(
         sections.append(found.markdown(f"{pages}/{page.name}" if pages else ""))
         decided[file] = found.gates()
     comment = write_text(out / COMMENT, comment_text(sections, job))
-    return CiReport(decided=decided, troubles=troubles, comment=comment)
+    report = CiReport(decided=decided, troubles=troubles, comment=comment)
+    write_text(out / VERDICT, f"{report.verdict}\n")
+    return report
 
 
 def comment_text(sections: Iterable[str], job: str) -> str:

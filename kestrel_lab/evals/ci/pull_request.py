@@ -14,7 +14,7 @@ import httpx
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line, shown_path
-from kestrel_lab.evals.ci_report import MARK
+from kestrel_lab.evals.ci.ci_report import MARK
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

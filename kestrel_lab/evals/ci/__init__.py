@@ -1,0 +1,1 @@
+"""Suites on build servers: reports, and comments on pull requests."""
