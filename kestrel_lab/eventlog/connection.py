@@ -1,9 +1,12 @@
 """Opening the database: settings, migrations, and what our own connections may not do."""
 
+import errno
 import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -52,11 +55,14 @@ one which every tenth commit needs is lost from the hundred places that there ar
 """
 
 ANSWERED_BEFORE = "this question was answered before; the first answer stands"
+_BUSY = "another process is in the middle of writing to it; if that one is stopped, end it"
 SCRUB_WAIT_MS = 10_000
 """How long the cleaning of the files waits for others to finish what they are reading or writing."""
 
-_NOT_WRITTEN = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE)
-"""What SQLite says when a quota or a file size limit is reached; `SQLITE_FULL` is for the disk itself."""
+_NO_ROOM = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMMAP)
+"""What SQLite says when a quota or a limit of file sizes is reached, or when there is no room for the index
+of the write-ahead log; `SQLITE_FULL` is for the files themselves.
+"""
 
 
 def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
@@ -90,7 +96,7 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
         connection = apsw.Connection(os.fspath(path), statementcachesize=_STATEMENTS)
     except (OSError, apsw.Error) as error:
         raise _unusable(path, error) from error
-    try:
+    with _closed_on_failure(connection, path):
         connection.set_busy_timeout(30_000)
         # Plans that do not depend on the values bound: else SQLite compiles a cached query anew each time
         # that a bound run or number changes.
@@ -101,14 +107,44 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
         register_terms(connection)
         _migrate(connection, path)
         load_or_empty(connection)
+    connection.authorizer = _authorize
+    return connection
+
+
+def connect_without_room(path: Path) -> apsw.Connection:
+    """A connection that reads the log where the disk is full: it needs no file beside the log.
+
+    It keeps everybody else out until it is closed. Raises as `connect_log`, and `StorageFull` where there is
+    no log yet, or one that has to be migrated first.
+    """
+    try:
+        connection = apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    except apsw.Error as error:
+        raise _no_room_for(path) from error
+    with _closed_on_failure(connection, path):
+        connection.set_busy_timeout(30_000)
+        # The index of the write-ahead log is in memory then, and in no file.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+        connection.execute("PRAGMA query_only = ON").fetchall()
+        if _version(connection) != len(MIGRATIONS):
+            raise _no_room_for(path)
+        register_terms(connection)
+        load_or_empty(connection)
+    connection.authorizer = _authorize
+    return connection
+
+
+@contextmanager
+def _closed_on_failure(connection: apsw.Connection, path: Path) -> Iterator[None]:
+    """Close the connection if the block fails; errors of SQLite say then that the log cannot be used."""
+    try:
+        yield
     except apsw.Error as error:
         connection.close()
         raise _unusable(path, error) from error
     except StoreError:
         connection.close()
         raise
-    connection.authorizer = _authorize
-    return connection
 
 
 def may_damage(sqlite: str) -> bool:
@@ -120,14 +156,28 @@ def may_damage(sqlite: str) -> bool:
 
 
 def _unusable(path: Path, error: Exception) -> StoreError:
-    if isinstance(error, apsw.FullError):
-        return StorageFull(f"no room on the disk for the log {path}: free some space")
+    if _is_no_room(error):
+        return _no_room_for(path)
+    if isinstance(error, apsw.BusyError):
+        return StoreError(f"the log {path} cannot be opened: {_BUSY}")
     closed = isinstance(error, OSError | apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError)
     first = f"nothing can be written in {path.parent}:" if closed else "move it away, or"
     return StoreError(
         f"{path} cannot be used as the log: {error}; {first} choose another home folder, with "
         "KESTREL_HOME=FOLDER or Lab(home=FOLDER)"
     )
+
+
+def _no_room_for(path: Path) -> StorageFull:
+    """The error for a log that cannot be opened, or made, because the disk is full."""
+    return StorageFull(f"no room on the disk for the log {path}: free some space")
+
+
+def _is_no_room(error: Exception) -> bool:
+    """Whether an error says that the disk, or what the user may use of it, is full."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in _NO_ROOM
 
 
 def _authorize(
@@ -210,7 +260,7 @@ def rewrite_database(path: Path) -> None:
                     raise
                 time.sleep(0.02)
     except apsw.Error as error:
-        raise store_error(error, "the cleaning of its files") from error
+        raise store_error(error, "the cleaning of its files", "repeat") from error
     finally:
         connection.close()
 
@@ -231,12 +281,12 @@ def close_everywhere(path: Path) -> None:
         connection.close()
 
 
-def store_error(error: Exception, what: str) -> StoreError:
-    """The error of this package that says what SQLite refused."""
+def store_error(error: Exception, what: str, remedy: str = "resume") -> StoreError:
+    """The error of this package that says what SQLite refused; `remedy` is what helps once there is room."""
     text = str(error)
-    if isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in _NOT_WRITTEN:
+    if _is_no_room(error):
         return StorageFull(
-            f"no room on the disk for {what}; free some space, then resume: nothing acknowledged was lost"
+            f"no room on the disk for {what}; free some space, then {remedy}: nothing acknowledged was lost"
         )
     if "E_DECIDED" in text:
         return AlreadyDecided(ANSWERED_BEFORE)
@@ -250,10 +300,7 @@ def store_error(error: Exception, what: str) -> StoreError:
     if "E_ILLEGAL_TRANSITION" in text or "E_RUN_TERMINAL" in text:
         return IllegalTransition(f"the log refused {what}: {text}")
     if isinstance(error, apsw.BusyError):
-        return StoreError(
-            f"the log refused {what}: another process is in the middle of writing to it; if that one "
-            "is stopped, end it"
-        )
+        return StoreError(f"the log refused {what}: {_BUSY}")
     return StoreError(f"the log refused {what}: {text}")
 
 

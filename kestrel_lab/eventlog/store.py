@@ -17,7 +17,14 @@ from typing import Any
 
 import apsw
 
-from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StoreError, UsageError, candidates
+from kestrel_lab.core.errors import (
+    AlreadyDecided,
+    IllegalTransition,
+    StorageFull,
+    StoreError,
+    UsageError,
+    candidates,
+)
 from kestrel_lab.core.events.union import (
     Annotation,
     ApprovalAsked,
@@ -47,7 +54,7 @@ from kestrel_lab.eventlog.checkpoints import (
     read_snapshots,
     snapshot_format,
 )
-from kestrel_lab.eventlog.connection import ANSWERED_BEFORE, connect_log, store_error
+from kestrel_lab.eventlog.connection import ANSWERED_BEFORE, connect_log, connect_without_room, store_error
 from kestrel_lab.eventlog.hash_chain import Damage, damage_of, last_hash
 from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.owner import Owner
@@ -124,8 +131,13 @@ class SessionStore:
         self.path = Path(path)
         if not network:
             check_local(self.path, filesystem(self.path))
-        self._readers = [connect_log(self.path)]
+        self._readers: list[apsw.Connection] = []
         """Connections that nobody reads with at the moment."""
+        try:
+            self._readers.append(connect_log(self.path))
+        except StorageFull:
+            # What is there can be read all the same; writing says that there is no room.
+            connect_without_room(self.path).close()
         self._files = OpenDatabase(self.path)
         self.closed = False
         """Whether nothing can be read or written any more."""
@@ -507,9 +519,15 @@ runs.id = line.parent)
             if self.closed:
                 raise StoreError(f"the log {self.path} is closed")
             reader = self._readers.pop() if self._readers else None
-        # Another connection for each thread that reads at the same time: a long read must not hold up a short
-        # one on the event loop.
-        reader = reader or connect_log(self.path)
+        kept = True
+        if reader is None:
+            # Another connection for each thread that reads at the same time: a long read must not hold up a
+            # short one on the event loop.
+            try:
+                reader = connect_log(self.path)
+            except StorageFull:
+                # It keeps all others out, so that it is closed at once.
+                reader, kept = connect_without_room(self.path), False
         try:
             return reader.execute(sql, tuple(bindings)).fetchall()
         except (apsw.Error, UnicodeDecodeError) as error:
@@ -517,7 +535,7 @@ runs.id = line.parent)
         finally:
             with self._lock:
                 # Readers are kept for reuse, a few of them: opening one costs more than most queries.
-                if self.closed or len(self._readers) >= _MOST_READERS:
+                if self.closed or not kept or len(self._readers) >= _MOST_READERS:
                     reader.close()
                 else:
                     self._readers.append(reader)

@@ -91,6 +91,8 @@ class Writer:
         """Why the run in that epoch lacks an event."""
         self._incomplete: dict[str, Exception] = {}
         """Why a run lacks an event of this session, also where only that one was refused."""
+        self._not_begun: set[str] = set()
+        """Runs of which not even the first event could be kept: there are none of that name."""
 
     def put(self, job: Append | Execute, *, urgent: bool) -> None:
         """Queue `job`; with `urgent` somebody waits for it. Raises `StoreError` once closed.
@@ -101,6 +103,9 @@ class Writer:
             if self._closed:
                 raise StoreError("the log is closed")
             if self._thread is None:
+                if isinstance(job, Execute) and not job.sql:
+                    job.done.set_result(None)  # nothing was queued before it
+                    return
                 self._thread = threading.Thread(
                     target=self._serve, args=(self._connect(),), name="kestrel-log-writer", daemon=True
                 )
@@ -196,13 +201,24 @@ class Writer:
             self._refuse(job, error)
         return error is not None
 
+    def _refusal(self, job: Append | Execute, error: Exception) -> StoreError:
+        """The error that says what could not be written, and what to do once it can."""
+        events = job.events if isinstance(job, Execute) else (job,)
+        for event in events:
+            if event.run_id in self._not_begun:
+                return store_error(error, f"run {event.run_id}, which has not begun", "start it again")
+        what = job.what if isinstance(job, Execute) else f"event {job.type!r} of run {job.run_id}"
+        return store_error(error, what)
+
     def _refuse(self, job: Append | Execute, error: Exception) -> None:
-        if isinstance(job, Append) and job.epoch is not None:
-            self._incomplete.setdefault(job.run_id, error)
-        if isinstance(job, Append) and not isinstance(error, apsw.ConstraintError):
-            self._missing[job.run_id, job.epoch] = error
-        what = f"event {job.type!r} of run {job.run_id}" if isinstance(job, Append) else job.what
-        refusal = store_error(error, what)
+        if isinstance(job, Execute) and not isinstance(error, apsw.ConstraintError):
+            self._not_begun.update(event.run_id for event in job.events)
+        for event in (job,) if isinstance(job, Append) else job.events:
+            if event.epoch is not None:
+                self._incomplete.setdefault(event.run_id, error)
+            if not isinstance(error, apsw.ConstraintError):
+                self._missing[event.run_id, event.epoch] = error
+        refusal = self._refusal(job, error)
         refusal.__cause__ = error
         if job.done is not None:
             job.done.set_exception(refusal)
