@@ -19,6 +19,7 @@ from kestrel_lab.core.errors import (
     StoreError,
     UsageError,
 )
+from kestrel_lab.eventlog.marks import has_marks, remove_marks
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.text_index import register_terms
 from kestrel_lab.host.filesystem import private_file, private_folder
@@ -85,13 +86,10 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
         if not ignore.exists():
             private_file(ignore)
             ignore.write_text("*\n", encoding="utf-8")
+        made = private_file(path)
         # SQLite gives the latter the mode of the first.
-        for name in (
-            path.name,
-            f"{path.name}-wal",
-            f"{path.name}-shm",
-        ):
-            if name == path.name or path.with_name(name).exists():
+        for name in (f"{path.name}-wal", f"{path.name}-shm"):
+            if path.with_name(name).exists():
                 private_file(path.with_name(name))
         connection = apsw.Connection(os.fspath(path), statementcachesize=_STATEMENTS)
     except (OSError, apsw.Error) as error:
@@ -105,7 +103,7 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
         for setting in _SETTINGS:
             connection.execute(f"PRAGMA {setting}").fetchall()
         register_terms(connection)
-        _migrate(connection, path)
+        _migrate(connection, path, made=made)
         load_or_empty(connection)
     connection.authorizer = _authorize
     return connection
@@ -195,7 +193,8 @@ def _authorize(
     return apsw.SQLITE_OK
 
 
-def _migrate(connection: apsw.Connection, path: Path) -> None:
+def _migrate(connection: apsw.Connection, path: Path, *, made: bool) -> None:
+    """Bring the schema up to date; `made` if the file was made just now, in place of none."""
     if _version(connection) == len(MIGRATIONS):
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -211,6 +210,8 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
             raise StoreError(
                 f"{path} is a database of another program: move it away, or choose another home folder"
             )
+        if version == 0 and has_marks(path):
+            _begin_anew(path, made=made)
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
             connection.execute(script)
             connection.execute(f"PRAGMA user_version = {number}")
@@ -218,6 +219,17 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def _begin_anew(path: Path, *, made: bool) -> None:
+    """Begin a log in place of one that is gone; raises `StoreError` for one that has lost all it had."""
+    if not made:
+        raise StoreError(
+            f"{path} is empty, and events of runs had been stored in it: put a copy of it back, or remove it "
+            "to begin a new log"
+        )
+    _NOTES.warning("kestrel: the log %s is gone; a new one begins", path)
+    remove_marks(path)
 
 
 def _version(connection: apsw.Connection) -> int:
@@ -279,6 +291,50 @@ def close_everywhere(path: Path) -> None:
         ) from error
     finally:
         connection.close()
+
+
+def check_integrity(path: Path, seconds: float) -> tuple[str, bool]:
+    """Return the first thing that SQLite finds wrong with the files of a log, or nothing, and whether all of
+    them were looked at within that time.
+
+    The tables, indexes and rules are held against those that this version makes.
+    """
+    connection = apsw.Connection(os.fspath(path))
+    until = time.monotonic() + seconds
+    try:
+        connection.set_busy_timeout(1_000)
+        register_terms(connection)
+        missing = _schema() - _schema_of(connection)
+        if missing:
+            kind, name, _ = min(missing)
+            return f"the {kind} {name} is not what kestrel made", True
+        connection.set_progress_handler(lambda: time.monotonic() > until, 100_000)
+        for (problem,) in connection.execute("PRAGMA integrity_check(1)"):
+            return ("" if problem == "ok" else str(problem)), True
+    except apsw.InterruptError:
+        return "", False
+    except apsw.Error as error:
+        return str(error), True
+    finally:
+        connection.close()
+    return "", True
+
+
+def _schema() -> set[tuple[str, str, str | None]]:
+    """Return what a log of this version has: type, name and statement of each table, index and trigger."""
+    fresh = apsw.Connection(":memory:")
+    register_terms(fresh)
+    for script in MIGRATIONS:
+        fresh.execute(script)
+    schema = _schema_of(fresh)
+    fresh.close()
+    return schema
+
+
+def _schema_of(connection: apsw.Connection) -> set[tuple[str, str, str | None]]:
+    """Return type, name and statement of everything that a database has."""
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_schema").fetchall()
+    return {(str(kind), str(name), sql if sql is None else str(sql)) for kind, name, sql in rows}
 
 
 def store_error(error: Exception, what: str, remedy: str = "resume") -> StoreError:

@@ -25,6 +25,7 @@ from msgspec import Struct
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.eventlog.connection import store_error
 from kestrel_lab.eventlog.hash_chain import chain_hash, last_hash
+from kestrel_lab.eventlog.marks import Mark, MarkFile
 
 _EVERYBODYS = (apsw.FullError, apsw.BusyError, apsw.IOError, apsw.ReadOnlyError)
 """What is wrong with the database rather than with one statement. Damage may be of the text index alone."""
@@ -72,8 +73,15 @@ class Execute(Struct, frozen=True):
 class Writer:
     """Takes jobs from any thread; resolves their futures after COMMIT, in order."""
 
-    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], apsw.Connection],
+        mark: Callable[[apsw.Connection], MarkFile] | None = None,
+    ) -> None:
+        """With a `mark` it says beside the log which event was committed last."""
         self._connect = connect
+        self._open_mark = mark
+        self._mark: MarkFile | None = None
         self._jobs: deque[Append | Execute] = deque()
         self._lock = threading.Lock()
         self._bell = threading.Lock()
@@ -146,10 +154,14 @@ class Writer:
 
     def _serve(self, connection: apsw.Connection) -> None:
         try:
+            if self._open_mark is not None:
+                self._mark = self._open_mark(connection)
             while batch := self._next_batch():
                 self._commit(connection, batch)
                 del batch  # what its events call back would live as long as the thread waits for more
         finally:
+            if self._mark is not None:
+                self._mark.close()
             connection.close()
             self._ended()
 
@@ -177,7 +189,7 @@ class Writer:
         if not batch:
             return
         try:
-            numbers = _transact(connection, batch)
+            numbers = _transact(connection, batch, self._mark)
         except Exception as error:  # a dead writer would leave all callers waiting: each gets the error  # noqa: BLE001
             if len(batch) > 1 and not isinstance(error, _EVERYBODYS):
                 for job in batch:
@@ -226,7 +238,10 @@ class Writer:
             job.refused(refusal)
 
 
-def _transact(connection: apsw.Connection, batch: list[Append | Execute]) -> list[int | None]:
+def _transact(
+    connection: apsw.Connection, batch: list[Append | Execute], mark_file: MarkFile | None
+) -> list[int | None]:
+    """Commit a batch, then mark its last event; returns the number of each event, `None` for other jobs."""
     numbers: list[int | None] = []
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -247,6 +262,8 @@ def _transact(connection: apsw.Connection, batch: list[Append | Execute]) -> lis
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+    if mark_file is not None and (mark := pages.mark) is not None:
+        mark_file.advance(mark)
     return numbers
 
 
@@ -257,6 +274,7 @@ class _Pages:
         self._connection = connection
         self._rows: list[tuple[Any, ...]] = []
         self._tips: dict[str, tuple[int, bytes]] = {}
+        self._last_run = ""
 
     def add(self, event: Append) -> int:
         """Put `event` behind the last one of its run; returns its number."""
@@ -270,7 +288,16 @@ class _Pages:
         digest = chain_hash(before, *columns)
         self._tips[run_id] = (last + 1, digest)
         self._rows.append((*columns, digest))
+        self._last_run = run_id
         return last + 1
+
+    @property
+    def mark(self) -> Mark | None:
+        """The event that was added last; `None` without one."""
+        if not self._last_run:
+            return None
+        seq, digest = self._tips[self._last_run]
+        return Mark(run_id=self._last_run, seq=seq, digest=digest)
 
     def insert(self) -> None:
         """Hand what was added to the database, in as few statements as can be."""
