@@ -57,7 +57,12 @@ one which every tenth commit needs is lost from the hundred places that there ar
 
 ANSWERED_BEFORE = "this question was answered before; the first answer stands"
 _BUSY = "another process is in the middle of writing to it; if that one is stopped, end it"
-SCRUB_WAIT_MS = 10_000
+_WAIT_S = 30.0
+"""How long a statement waits for other processes that write."""
+_SILENT_S = 2.0
+"""How long it does so without a word."""
+_LOOK_AGAIN_S = 0.1
+SCRUB_WAIT_S = 10.0
 """How long the cleaning of the files waits for others to finish what they are reading or writing."""
 
 _NO_ROOM = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMMAP)
@@ -95,7 +100,7 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
     except (OSError, apsw.Error) as error:
         raise _unusable(path, error) from error
     with _closed_on_failure(connection, path):
-        connection.set_busy_timeout(30_000)
+        connection.set_busy_handler(_Patience(path, _WAIT_S).wait)
         # Plans that do not depend on the values bound: else SQLite compiles a cached query anew each time
         # that a bound run or number changes.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -120,7 +125,7 @@ def connect_without_room(path: Path) -> apsw.Connection:
     except apsw.Error as error:
         raise _no_room_for(path) from error
     with _closed_on_failure(connection, path):
-        connection.set_busy_timeout(30_000)
+        connection.set_busy_handler(_Patience(path, _WAIT_S).wait)
         # The index of the write-ahead log is in memory then, and in no file.
         connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
         connection.execute("PRAGMA query_only = ON").fetchall()
@@ -143,6 +148,27 @@ def _closed_on_failure(connection: apsw.Connection, path: Path) -> Iterator[None
     except StoreError:
         connection.close()
         raise
+
+
+class _Patience:
+    """Waits while other processes write to a log, and says so where that takes long."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self._path, self._seconds = path, seconds
+        self._since = 0.0
+        self._told = False
+
+    def wait(self, calls: int) -> bool:
+        """Wait a moment; returns whether to try again. SQLite counts the calls of each statement."""
+        if not calls:
+            self._since, self._told = time.monotonic(), False
+        waited = time.monotonic() - self._since
+        if waited > _SILENT_S and not self._told:
+            self._told = True
+            _NOTES.warning("kestrel: waiting for another process that writes to %s", self._path)
+        # Soon at first: most hold the log for a few milliseconds.
+        time.sleep(min(_LOOK_AGAIN_S, 0.001 * 2 ** min(calls, 10)))
+        return waited < self._seconds
 
 
 def may_damage(sqlite: str) -> bool:
@@ -257,9 +283,9 @@ def rewrite_database(path: Path) -> None:
     in the middle of something: what was deleted is gone from every table all the same.
     """
     connection = apsw.Connection(os.fspath(path))
-    until = time.monotonic() + SCRUB_WAIT_MS / 1000
+    until = time.monotonic() + SCRUB_WAIT_S
     try:
-        connection.set_busy_timeout(SCRUB_WAIT_MS)
+        connection.set_busy_handler(_Patience(path, SCRUB_WAIT_S).wait)
         while True:
             try:
                 connection.execute("VACUUM")
