@@ -156,8 +156,13 @@ except ImportError:  # Windows: nobody is kept apart there
 def try_lock_file(file: Path) -> Iterator[bool]:
     """Hold the lock of `file` in the block, if nobody else does; gives whether it is held."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(file, os.O_CREAT | os.O_RDWR, 0o600)
-    taken = try_lock_descriptor(handle)
+    while True:
+        handle = os.open(file, os.O_CREAT | os.O_RDWR, 0o600)
+        taken = try_lock_descriptor(handle)
+        if not taken or _is_named(handle, file):
+            break
+        # Whoever held it has removed the file since it was opened here: others lock a new one.
+        os.close(handle)
     try:
         yield taken
     finally:
@@ -178,6 +183,14 @@ async def lock_file(file: Path) -> AsyncIterator[None]:
                 return
         # `flock` itself would block the event loop while it waits.
         await asyncio.sleep(0.1)
+
+
+def _is_named(handle: int, file: Path) -> bool:
+    """Return whether an opened file is the one that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(handle), file.stat())
+    except FileNotFoundError:
+        return False
 
 
 def try_lock_descriptor(handle: int) -> bool:
