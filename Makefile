@@ -49,12 +49,12 @@ demo-local: $(VENV)/.run ## Run an agent with a small local model: a suite over 
 	@echo "trials:     $(ARTIFACTS)/demo-local/trials.csv"
 	@echo "notebook:   $(ARTIFACTS)/demo-local/01_first_run.ipynb"
 
-# A file stays in one process, which makes what its tests share once; files with slow tests are begun first. In CI what failed is run once more,
+# A file stays in one process, which makes what its tests share once; files with slow tests are begun first. What failed is run once more,
 # alone: what passes then is reported as unsteady.
 test test-long test-without-bubblewrap: export KESTREL_ARTIFACTS = $(abspath $(ARTIFACTS))/tests
 # Written bytecode spares each worker, and each of the three runs, the rewriting of all assertions.
 test test-long test-without-bubblewrap: export PYTHONDONTWRITEBYTECODE =
-PYTEST := $(BIN)/python $(if $(CI),tests/second_pass.py,-m pytest) -n auto --maxprocesses 5 --no-loadscope-reorder --dist loadfile
+PYTEST := $(BIN)/python tests/second_pass.py -n auto --maxprocesses 5 --no-loadscope-reorder --dist loadfile
 
 test: $(VENV)/.dev system ## Set up what tests need, a browser too, and run all but the long ones
 	@$(PYTEST)

@@ -1,5 +1,5 @@
-"""pytest for CI: what failed is run once more, alone, and what passes then is reported as unsteady and does
-not fail the run.
+"""pytest for `make test`: what failed is run once more, alone, and what passes then is reported as unsteady
+and does not fail the run.
 
     python tests/second_pass.py PYTEST_ARGUMENTS
 

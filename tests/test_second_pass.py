@@ -1,4 +1,4 @@
-"""CI repeats what failed, once and alone: what passes then is named and does not fail it."""
+"""`make test` repeats what failed, once and alone: what passes then is named and does not fail it."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ def failing_first(name):
 
 
 def second_pass(folder: Path, tests: str, *more: str) -> tuple[int, str]:
-    """Run the tests of a file in CI's way, with the hooks of the project; return the exit code and what was
+    """Run the tests of a file as `make test` does, with the hooks of the project; return the exit code and what was
     printed.
     """
     (folder / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["once: x"]\n')

@@ -1,9 +1,12 @@
 """Opening the database: settings, migrations, and what our own connections may not do."""
 
+import errno
 import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -16,6 +19,7 @@ from kestrel_lab.core.errors import (
     StoreError,
     UsageError,
 )
+from kestrel_lab.eventlog.marks import has_marks, remove_marks
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.text_index import register_terms
 from kestrel_lab.host.filesystem import private_file, private_folder
@@ -52,11 +56,19 @@ one which every tenth commit needs is lost from the hundred places that there ar
 """
 
 ANSWERED_BEFORE = "this question was answered before; the first answer stands"
-SCRUB_WAIT_MS = 10_000
+_BUSY = "another process is in the middle of writing to it; if that one is stopped, end it"
+_WAIT_S = 30.0
+"""How long a statement waits for other processes that write."""
+_SILENT_S = 2.0
+"""How long it does so without a word."""
+_LOOK_AGAIN_S = 0.1
+SCRUB_WAIT_S = 10.0
 """How long the cleaning of the files waits for others to finish what they are reading or writing."""
 
-_NOT_WRITTEN = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE)
-"""What SQLite says when a quota or a file size limit is reached; `SQLITE_FULL` is for the disk itself."""
+_NO_ROOM = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMMAP)
+"""What SQLite says when a quota or a limit of file sizes is reached, or when there is no room for the index
+of the write-ahead log; `SQLITE_FULL` is for the files themselves.
+"""
 
 
 def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
@@ -79,19 +91,16 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
         if not ignore.exists():
             private_file(ignore)
             ignore.write_text("*\n", encoding="utf-8")
+        made = private_file(path)
         # SQLite gives the latter the mode of the first.
-        for name in (
-            path.name,
-            f"{path.name}-wal",
-            f"{path.name}-shm",
-        ):
-            if name == path.name or path.with_name(name).exists():
+        for name in (f"{path.name}-wal", f"{path.name}-shm"):
+            if path.with_name(name).exists():
                 private_file(path.with_name(name))
         connection = apsw.Connection(os.fspath(path), statementcachesize=_STATEMENTS)
     except (OSError, apsw.Error) as error:
         raise _unusable(path, error) from error
-    try:
-        connection.set_busy_timeout(30_000)
+    with _closed_on_failure(connection, path):
+        connection.set_busy_handler(_Patience(path, _WAIT_S).wait)
         # Plans that do not depend on the values bound: else SQLite compiles a cached query anew each time
         # that a bound run or number changes.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -99,16 +108,67 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
         for setting in _SETTINGS:
             connection.execute(f"PRAGMA {setting}").fetchall()
         register_terms(connection)
-        _migrate(connection, path)
+        _migrate(connection, path, made=made)
         load_or_empty(connection)
+    connection.authorizer = _authorize
+    return connection
+
+
+def connect_without_room(path: Path) -> apsw.Connection:
+    """A connection that reads the log where the disk is full: it needs no file beside the log.
+
+    It keeps everybody else out until it is closed. Raises as `connect_log`, and `StorageFull` where there is
+    no log yet, or one that has to be migrated first.
+    """
+    try:
+        connection = apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    except apsw.Error as error:
+        raise _no_room_for(path) from error
+    with _closed_on_failure(connection, path):
+        connection.set_busy_handler(_Patience(path, _WAIT_S).wait)
+        # The index of the write-ahead log is in memory then, and in no file.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+        connection.execute("PRAGMA query_only = ON").fetchall()
+        if _version(connection) != len(MIGRATIONS):
+            raise _no_room_for(path)
+        register_terms(connection)
+        load_or_empty(connection)
+    connection.authorizer = _authorize
+    return connection
+
+
+@contextmanager
+def _closed_on_failure(connection: apsw.Connection, path: Path) -> Iterator[None]:
+    """Close the connection if the block fails; errors of SQLite say then that the log cannot be used."""
+    try:
+        yield
     except apsw.Error as error:
         connection.close()
         raise _unusable(path, error) from error
     except StoreError:
         connection.close()
         raise
-    connection.authorizer = _authorize
-    return connection
+
+
+class _Patience:
+    """Waits while other processes write to a log, and says so where that takes long."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self._path, self._seconds = path, seconds
+        self._since = 0.0
+        self._told = False
+
+    def wait(self, calls: int) -> bool:
+        """Wait a moment; returns whether to try again. SQLite counts the calls of each statement."""
+        if not calls:
+            self._since, self._told = time.monotonic(), False
+        waited = time.monotonic() - self._since
+        if waited > _SILENT_S and not self._told:
+            self._told = True
+            _NOTES.warning("kestrel: waiting for another process that writes to %s", self._path)
+        # Soon at first: most hold the log for a few milliseconds.
+        time.sleep(min(_LOOK_AGAIN_S, 0.001 * 2 ** min(calls, 10)))
+        return waited < self._seconds
 
 
 def may_damage(sqlite: str) -> bool:
@@ -120,14 +180,28 @@ def may_damage(sqlite: str) -> bool:
 
 
 def _unusable(path: Path, error: Exception) -> StoreError:
-    if isinstance(error, apsw.FullError):
-        return StorageFull(f"no room on the disk for the log {path}: free some space")
+    if _is_no_room(error):
+        return _no_room_for(path)
+    if isinstance(error, apsw.BusyError):
+        return StoreError(f"the log {path} cannot be opened: {_BUSY}")
     closed = isinstance(error, OSError | apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError)
     first = f"nothing can be written in {path.parent}:" if closed else "move it away, or"
     return StoreError(
         f"{path} cannot be used as the log: {error}; {first} choose another home folder, with "
         "KESTREL_HOME=FOLDER or Lab(home=FOLDER)"
     )
+
+
+def _no_room_for(path: Path) -> StorageFull:
+    """The error for a log that cannot be opened, or made, because the disk is full."""
+    return StorageFull(f"no room on the disk for the log {path}: free some space")
+
+
+def _is_no_room(error: Exception) -> bool:
+    """Whether an error says that the disk, or what the user may use of it, is full."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in _NO_ROOM
 
 
 def _authorize(
@@ -145,7 +219,8 @@ def _authorize(
     return apsw.SQLITE_OK
 
 
-def _migrate(connection: apsw.Connection, path: Path) -> None:
+def _migrate(connection: apsw.Connection, path: Path, *, made: bool) -> None:
+    """Bring the schema up to date; `made` if the file was made just now, in place of none."""
     if _version(connection) == len(MIGRATIONS):
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -161,6 +236,8 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
             raise StoreError(
                 f"{path} is a database of another program: move it away, or choose another home folder"
             )
+        if version == 0 and has_marks(path):
+            _begin_anew(path, made=made)
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
             connection.execute(script)
             connection.execute(f"PRAGMA user_version = {number}")
@@ -168,6 +245,17 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def _begin_anew(path: Path, *, made: bool) -> None:
+    """Begin a log in place of one that is gone; raises `StoreError` for one that has lost all it had."""
+    if not made:
+        raise StoreError(
+            f"{path} is empty, and events of runs had been stored in it: put a copy of it back, or remove it "
+            "to begin a new log"
+        )
+    _NOTES.warning("kestrel: the log %s is gone; a new one begins", path)
+    remove_marks(path)
 
 
 def _version(connection: apsw.Connection) -> int:
@@ -195,9 +283,9 @@ def rewrite_database(path: Path) -> None:
     in the middle of something: what was deleted is gone from every table all the same.
     """
     connection = apsw.Connection(os.fspath(path))
-    until = time.monotonic() + SCRUB_WAIT_MS / 1000
+    until = time.monotonic() + SCRUB_WAIT_S
     try:
-        connection.set_busy_timeout(SCRUB_WAIT_MS)
+        connection.set_busy_handler(_Patience(path, SCRUB_WAIT_S).wait)
         while True:
             try:
                 connection.execute("VACUUM")
@@ -210,7 +298,7 @@ def rewrite_database(path: Path) -> None:
                     raise
                 time.sleep(0.02)
     except apsw.Error as error:
-        raise store_error(error, "the cleaning of its files") from error
+        raise store_error(error, "the cleaning of its files", "repeat") from error
     finally:
         connection.close()
 
@@ -231,12 +319,56 @@ def close_everywhere(path: Path) -> None:
         connection.close()
 
 
-def store_error(error: Exception, what: str) -> StoreError:
-    """The error of this package that says what SQLite refused."""
+def check_integrity(path: Path, seconds: float) -> tuple[str, bool]:
+    """Return the first thing that SQLite finds wrong with the files of a log, or nothing, and whether all of
+    them were looked at within that time.
+
+    The tables, indexes and rules are held against those that this version makes.
+    """
+    connection = apsw.Connection(os.fspath(path))
+    until = time.monotonic() + seconds
+    try:
+        connection.set_busy_timeout(1_000)
+        register_terms(connection)
+        missing = _schema() - _schema_of(connection)
+        if missing:
+            kind, name, _ = min(missing)
+            return f"the {kind} {name} is not what kestrel made", True
+        connection.set_progress_handler(lambda: time.monotonic() > until, 100_000)
+        for (problem,) in connection.execute("PRAGMA integrity_check(1)"):
+            return ("" if problem == "ok" else str(problem)), True
+    except apsw.InterruptError:
+        return "", False
+    except apsw.Error as error:
+        return str(error), True
+    finally:
+        connection.close()
+    return "", True
+
+
+def _schema() -> set[tuple[str, str, str | None]]:
+    """Return what a log of this version has: type, name and statement of each table, index and trigger."""
+    fresh = apsw.Connection(":memory:")
+    register_terms(fresh)
+    for script in MIGRATIONS:
+        fresh.execute(script)
+    schema = _schema_of(fresh)
+    fresh.close()
+    return schema
+
+
+def _schema_of(connection: apsw.Connection) -> set[tuple[str, str, str | None]]:
+    """Return type, name and statement of everything that a database has."""
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_schema").fetchall()
+    return {(str(kind), str(name), sql if sql is None else str(sql)) for kind, name, sql in rows}
+
+
+def store_error(error: Exception, what: str, remedy: str = "resume") -> StoreError:
+    """The error of this package that says what SQLite refused; `remedy` is what helps once there is room."""
     text = str(error)
-    if isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in _NOT_WRITTEN:
+    if _is_no_room(error):
         return StorageFull(
-            f"no room on the disk for {what}; free some space, then resume: nothing acknowledged was lost"
+            f"no room on the disk for {what}; free some space, then {remedy}: nothing acknowledged was lost"
         )
     if "E_DECIDED" in text:
         return AlreadyDecided(ANSWERED_BEFORE)
@@ -250,10 +382,7 @@ def store_error(error: Exception, what: str) -> StoreError:
     if "E_ILLEGAL_TRANSITION" in text or "E_RUN_TERMINAL" in text:
         return IllegalTransition(f"the log refused {what}: {text}")
     if isinstance(error, apsw.BusyError):
-        return StoreError(
-            f"the log refused {what}: another process is in the middle of writing to it; if that one "
-            "is stopped, end it"
-        )
+        return StoreError(f"the log refused {what}: {_BUSY}")
     return StoreError(f"the log refused {what}: {text}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 import threading
 import time
@@ -17,7 +18,14 @@ from typing import Any
 
 import apsw
 
-from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StoreError, UsageError, candidates
+from kestrel_lab.core.errors import (
+    AlreadyDecided,
+    IllegalTransition,
+    StorageFull,
+    StoreError,
+    UsageError,
+    candidates,
+)
 from kestrel_lab.core.events.union import (
     Annotation,
     ApprovalAsked,
@@ -47,9 +55,10 @@ from kestrel_lab.eventlog.checkpoints import (
     read_snapshots,
     snapshot_format,
 )
-from kestrel_lab.eventlog.connection import ANSWERED_BEFORE, connect_log, store_error
+from kestrel_lab.eventlog.connection import ANSWERED_BEFORE, connect_log, connect_without_room, store_error
 from kestrel_lab.eventlog.hash_chain import Damage, damage_of, last_hash
 from kestrel_lab.eventlog.large_results import ResultStore
+from kestrel_lab.eventlog.marks import LostEvents, MarkFile, lost_events
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.text_index import TextIndex
@@ -83,6 +92,7 @@ class RunRow:
 Given = ApprovalGiven | KernelUndone | FilesApplied | Annotation
 """What may be added to a run from outside, and after its end."""
 
+_NOTES = logging.getLogger(__name__)
 _MOST_READERS = 4
 """Connections that are kept open for reading."""
 _LAST = 2**63 - 1
@@ -124,13 +134,27 @@ class SessionStore:
         self.path = Path(path)
         if not network:
             check_local(self.path, filesystem(self.path))
-        self._readers = [connect_log(self.path)]
+        self._readers: list[apsw.Connection] = []
         """Connections that nobody reads with at the moment."""
+        self.lost: list[LostEvents] = []
+        """Events that were acknowledged and are not in the log any more."""
+        try:
+            reader = connect_log(self.path)
+        except StorageFull:
+            # What is there can be read all the same; writing says that there is no room.
+            reader = connect_without_room(self.path)
+            self.lost = lost_events(self.path, reader)
+            reader.close()
+        else:
+            self.lost = lost_events(self.path, reader)
+            self._readers.append(reader)
+        for events in self.lost:
+            _NOTES.warning("kestrel: %s", events)
         self._files = OpenDatabase(self.path)
         self.closed = False
         """Whether nothing can be read or written any more."""
         self._lock = threading.Lock()
-        self._writer = Writer(partial(connect_log, self.path))
+        self._writer = Writer(partial(connect_log, self.path), partial(MarkFile, self.path))
         # No part of the store: the thread of a store that nobody closes would keep it, and itself, for ever.
         weakref.finalize(self, _let_go, self._writer, self._readers, self._files).atexit = False
         self.session = secrets.token_hex(6)
@@ -444,6 +468,10 @@ class SessionStore:
         lineage = self._lineage(run_id)
         if (damage := damage_of(self.query, lineage)) is not None or not lineage:
             return damage
+        for events in self.lost:
+            for ancestor, last in lineage:
+                if events.run_id == ancestor and events.first <= last:
+                    return Damage(run_id=ancestor, seq=events.first, what=str(events))
         first = lineage[0][0]
         if not (other := self._conversations.changed(first, anew=anew)):
             return None
@@ -507,9 +535,15 @@ runs.id = line.parent)
             if self.closed:
                 raise StoreError(f"the log {self.path} is closed")
             reader = self._readers.pop() if self._readers else None
-        # Another connection for each thread that reads at the same time: a long read must not hold up a short
-        # one on the event loop.
-        reader = reader or connect_log(self.path)
+        kept = True
+        if reader is None:
+            # Another connection for each thread that reads at the same time: a long read must not hold up a
+            # short one on the event loop.
+            try:
+                reader = connect_log(self.path)
+            except StorageFull:
+                # It keeps all others out, so that it is closed at once.
+                reader, kept = connect_without_room(self.path), False
         try:
             return reader.execute(sql, tuple(bindings)).fetchall()
         except (apsw.Error, UnicodeDecodeError) as error:
@@ -517,7 +551,7 @@ runs.id = line.parent)
         finally:
             with self._lock:
                 # Readers are kept for reuse, a few of them: opening one costs more than most queries.
-                if self.closed or len(self._readers) >= _MOST_READERS:
+                if self.closed or not kept or len(self._readers) >= _MOST_READERS:
                     reader.close()
                 else:
                     self._readers.append(reader)

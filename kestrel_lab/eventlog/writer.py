@@ -25,6 +25,7 @@ from msgspec import Struct
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.eventlog.connection import store_error
 from kestrel_lab.eventlog.hash_chain import chain_hash, last_hash
+from kestrel_lab.eventlog.marks import Mark, MarkFile
 
 _EVERYBODYS = (apsw.FullError, apsw.BusyError, apsw.IOError, apsw.ReadOnlyError)
 """What is wrong with the database rather than with one statement. Damage may be of the text index alone."""
@@ -72,8 +73,15 @@ class Execute(Struct, frozen=True):
 class Writer:
     """Takes jobs from any thread; resolves their futures after COMMIT, in order."""
 
-    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], apsw.Connection],
+        mark: Callable[[apsw.Connection], MarkFile] | None = None,
+    ) -> None:
+        """With a `mark` it says beside the log which event was committed last."""
         self._connect = connect
+        self._open_mark = mark
+        self._mark: MarkFile | None = None
         self._jobs: deque[Append | Execute] = deque()
         self._lock = threading.Lock()
         self._bell = threading.Lock()
@@ -91,6 +99,8 @@ class Writer:
         """Why the run in that epoch lacks an event."""
         self._incomplete: dict[str, Exception] = {}
         """Why a run lacks an event of this session, also where only that one was refused."""
+        self._not_begun: set[str] = set()
+        """Runs of which not even the first event could be kept: there are none of that name."""
 
     def put(self, job: Append | Execute, *, urgent: bool) -> None:
         """Queue `job`; with `urgent` somebody waits for it. Raises `StoreError` once closed.
@@ -101,6 +111,9 @@ class Writer:
             if self._closed:
                 raise StoreError("the log is closed")
             if self._thread is None:
+                if isinstance(job, Execute) and not job.sql:
+                    job.done.set_result(None)  # nothing was queued before it
+                    return
                 self._thread = threading.Thread(
                     target=self._serve, args=(self._connect(),), name="kestrel-log-writer", daemon=True
                 )
@@ -141,10 +154,14 @@ class Writer:
 
     def _serve(self, connection: apsw.Connection) -> None:
         try:
+            if self._open_mark is not None:
+                self._mark = self._open_mark(connection)
             while batch := self._next_batch():
                 self._commit(connection, batch)
                 del batch  # what its events call back would live as long as the thread waits for more
         finally:
+            if self._mark is not None:
+                self._mark.close()
             connection.close()
             self._ended()
 
@@ -172,7 +189,7 @@ class Writer:
         if not batch:
             return
         try:
-            numbers = _transact(connection, batch)
+            numbers = _transact(connection, batch, self._mark)
         except Exception as error:  # a dead writer would leave all callers waiting: each gets the error  # noqa: BLE001
             if len(batch) > 1 and not isinstance(error, _EVERYBODYS):
                 for job in batch:
@@ -196,13 +213,24 @@ class Writer:
             self._refuse(job, error)
         return error is not None
 
+    def _refusal(self, job: Append | Execute, error: Exception) -> StoreError:
+        """The error that says what could not be written, and what to do once it can."""
+        events = job.events if isinstance(job, Execute) else (job,)
+        for event in events:
+            if event.run_id in self._not_begun:
+                return store_error(error, f"run {event.run_id}, which has not begun", "start it again")
+        what = job.what if isinstance(job, Execute) else f"event {job.type!r} of run {job.run_id}"
+        return store_error(error, what)
+
     def _refuse(self, job: Append | Execute, error: Exception) -> None:
-        if isinstance(job, Append) and job.epoch is not None:
-            self._incomplete.setdefault(job.run_id, error)
-        if isinstance(job, Append) and not isinstance(error, apsw.ConstraintError):
-            self._missing[job.run_id, job.epoch] = error
-        what = f"event {job.type!r} of run {job.run_id}" if isinstance(job, Append) else job.what
-        refusal = store_error(error, what)
+        if isinstance(job, Execute) and not isinstance(error, apsw.ConstraintError):
+            self._not_begun.update(event.run_id for event in job.events)
+        for event in (job,) if isinstance(job, Append) else job.events:
+            if event.epoch is not None:
+                self._incomplete.setdefault(event.run_id, error)
+            if not isinstance(error, apsw.ConstraintError):
+                self._missing[event.run_id, event.epoch] = error
+        refusal = self._refusal(job, error)
         refusal.__cause__ = error
         if job.done is not None:
             job.done.set_exception(refusal)
@@ -210,7 +238,10 @@ class Writer:
             job.refused(refusal)
 
 
-def _transact(connection: apsw.Connection, batch: list[Append | Execute]) -> list[int | None]:
+def _transact(
+    connection: apsw.Connection, batch: list[Append | Execute], mark_file: MarkFile | None
+) -> list[int | None]:
+    """Commit a batch, then mark its last event; returns the number of each event, `None` for other jobs."""
     numbers: list[int | None] = []
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -231,6 +262,8 @@ def _transact(connection: apsw.Connection, batch: list[Append | Execute]) -> lis
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+    if mark_file is not None and (mark := pages.mark) is not None:
+        mark_file.advance(mark)
     return numbers
 
 
@@ -241,6 +274,7 @@ class _Pages:
         self._connection = connection
         self._rows: list[tuple[Any, ...]] = []
         self._tips: dict[str, tuple[int, bytes]] = {}
+        self._last_run = ""
 
     def add(self, event: Append) -> int:
         """Put `event` behind the last one of its run; returns its number."""
@@ -254,7 +288,16 @@ class _Pages:
         digest = chain_hash(before, *columns)
         self._tips[run_id] = (last + 1, digest)
         self._rows.append((*columns, digest))
+        self._last_run = run_id
         return last + 1
+
+    @property
+    def mark(self) -> Mark | None:
+        """The event that was added last; `None` without one."""
+        if not self._last_run:
+            return None
+        seq, digest = self._tips[self._last_run]
+        return Mark(run_id=self._last_run, seq=seq, digest=digest)
 
     def insert(self) -> None:
         """Hand what was added to the database, in as few statements as can be."""

@@ -104,17 +104,21 @@ def private_folder(path: Path) -> bool:
     return True
 
 
-def private_file(path: Path) -> None:
-    """Make an empty file that only its owner can read, whatever the umask; restricts an existing one."""
+def private_file(path: Path) -> bool:
+    """Make an empty file that only its owner can read, whatever the umask; restricts an existing one.
+
+    Returns whether it was made.
+    """
     with suppress(FileExistsError):
         # `fchmod`, because the umask removes bits from the mode given to `open`.
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         os.fchmod(fd, PRIVATE_FILE)
         os.close(fd)
-        return
+        return True
     found = path.stat()
     if found.st_mode & 0o077 and found.st_uid == os.geteuid() and stat.S_ISREG(found.st_mode):
         path.chmod(PRIVATE_FILE)
+    return False
 
 
 def _holds_more(path: Path) -> bool:
@@ -152,8 +156,13 @@ except ImportError:  # Windows: nobody is kept apart there
 def try_lock_file(file: Path) -> Iterator[bool]:
     """Hold the lock of `file` in the block, if nobody else does; gives whether it is held."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(file, os.O_CREAT | os.O_RDWR, 0o600)
-    taken = _try_lock(handle)
+    while True:
+        handle = os.open(file, os.O_CREAT | os.O_RDWR, 0o600)
+        taken = try_lock_descriptor(handle)
+        if not taken or _is_named(handle, file):
+            break
+        # Whoever held it has removed the file since it was opened here: others lock a new one.
+        os.close(handle)
     try:
         yield taken
     finally:
@@ -176,7 +185,16 @@ async def lock_file(file: Path) -> AsyncIterator[None]:
         await asyncio.sleep(0.1)
 
 
-def _try_lock(handle: int) -> bool:
+def _is_named(handle: int, file: Path) -> bool:
+    """Return whether an opened file is the one that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(handle), file.stat())
+    except FileNotFoundError:
+        return False
+
+
+def try_lock_descriptor(handle: int) -> bool:
+    """Take the lock of an opened file unless somebody else holds it; returns whether it is held now."""
     if fcntl is None:
         return True
     try:

@@ -2,8 +2,8 @@
 
 Closing any descriptor of a file drops all POSIX locks that the process has on it (fcntl(2)), including those
 of SQLite. Then two processes may write to one database at the same time. So a file that this process has open
-as a database is recognised by device and inode before anything opens it. Other logs are recognised by their
-name, or by the header that SQLite writes.
+as a database is recognised by device and inode before anything opens it; a descriptor of ours holds the inode
+as long. Other logs are recognised by their name, or by the header that SQLite writes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 import threading
-from collections import Counter
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -30,57 +30,92 @@ _SMALLEST_PAGE = 512
 _ALWAYS = os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
 """Opening a pipe must not block."""
 
+_PIN = getattr(os, "O_PATH", os.O_RDONLY) | _ALWAYS
+"""Holds a file without opening its contents: closing such a descriptor drops no locks. macOS has only the
+other kind, which is closed when no database here holds the file any more.
+"""
+
 _lock = threading.Lock()
-_inodes: Counter[tuple[int, int]] = Counter()
-"""Device and inode of each file that is open here, and how many hold it."""
-_folders: Counter[str] = Counter()
 _unclosed: list[int] = []
 """Descriptors of such files that were opened by mistake: closing one would drop the locks."""
 
 
-class OpenDatabase:
-    """A database that this process has open, from `OpenDatabase(path)` until `close`.
+class _Pin:
+    """A file that is held open while this object lives: the system gives its inode to no other file."""
 
-    Nothing else opens its files meanwhile.
+    __slots__ = ("__weakref__", "_descriptor")
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        # A callback and not `__del__`: the pin has left `_pins` when the system may give the inode away.
+        weakref.finalize(self, os.close, descriptor).atexit = False
+
+    @property
+    def named(self) -> bool:
+        """Whether the file still has a name, so that somebody may open it."""
+        return os.fstat(self._descriptor).st_nlink > 0
+
+
+class OpenDatabase:
+    """A database that this process has open, from `OpenDatabase(path)` until `close` or until it is dropped.
+
+    Nothing else opens its files meanwhile. A descriptor holds each of them: an inode that is protected here
+    belongs to that file, and to none that was made after it.
     """
 
     def __init__(self, path: Path) -> None:
-        """Remember the database's files; call it after the first statement, when all of them exist."""
-        self.path, self._seen = path, set[tuple[int, int]]()
+        """Hold the database's files; call it after the first statement, when all of them exist."""
+        self.path = path
+        self.folder = os.path.realpath(path.parent)
+        self._held: dict[tuple[int, int], _Pin] = {}
         with _lock:
-            _folders[os.path.realpath(path.parent)] += 1
+            _databases.add(self)
         self.look_again()
 
     def look_again(self) -> None:
-        """Remember files made since: SQLite makes some when the first connection needs them."""
-        for ending in _BESIDE:
-            with suppress(OSError):
-                status = Path(f"{self.path}{ending}").stat()
-                if (inode := (status.st_dev, status.st_ino)) not in self._seen:
-                    self._seen.add(inode)
-                    with _lock:
-                        _inodes[inode] += 1
+        """Hold files made since, and let deleted ones go: SQLite makes some of them with its first connection
+        and deletes them with its last.
+        """
+        with _lock:
+            held = {inode: pin for inode, pin in self._held.items() if pin.named}
+            for ending in _BESIDE:
+                with suppress(OSError):
+                    inode, pin = _pin_file(f"{self.path}{ending}")
+                    held[inode] = pin
+            self._held = held
 
     def close(self) -> None:
-        """Forget the files; every connection is closed."""
+        """Let the files go; every connection is closed."""
         with _lock:
-            _inodes.subtract(self._seen)
-            _folders.subtract([os.path.realpath(self.path.parent)] if self._seen else [])
-            self._seen = set()
-            for table in (_inodes, _folders):
-                for key in [key for key, count in table.items() if count <= 0]:
-                    del table[key]
+            _databases.discard(self)
+        self._held = {}
+
+
+_pins: weakref.WeakValueDictionary[tuple[int, int], _Pin] = weakref.WeakValueDictionary()
+"""The files of databases that are open here, by device and inode."""
+_databases: weakref.WeakSet[OpenDatabase] = weakref.WeakSet()
+
+
+def _pin_file(path: str) -> tuple[tuple[int, int], _Pin]:
+    """Hold the file at `path`, once for all databases; raises `OSError`."""
+    status = Path(path).stat()
+    if pin := _pins.get((status.st_dev, status.st_ino)):
+        return (status.st_dev, status.st_ino), pin
+    descriptor = os.open(path, _PIN)
+    status = os.fstat(descriptor)
+    pin = _pins[status.st_dev, status.st_ino] = _Pin(descriptor)
+    return (status.st_dev, status.st_ino), pin
 
 
 def is_open_here(device: int, inode: int) -> bool:
     """Return whether a file is part of a database that this process has open."""
-    return _inodes.get((device, inode), 0) > 0
+    return (device, inode) in _pins
 
 
 def open_folders() -> list[str]:
     """Return the folders, without links, of all databases that this process has open."""
     with _lock:
-        return list(_folders)
+        return list(dict.fromkeys(database.folder for database in _databases))
 
 
 def is_log(path: str | Path, *, dir_fd: int | None = None) -> bool:

@@ -11,10 +11,11 @@ from typing import Any
 
 import apsw
 import pytest
-from waits import PATIENCE_S
+from waits import PATIENCE_S, until
 
 from kestrel_lab.core.errors import AlreadyDecided, Fenced, IllegalTransition, StorageFull, StoreError
 from kestrel_lab.core.events.union import Progress, RunStarted
+from kestrel_lab.eventlog import connection as connection_module
 from kestrel_lab.eventlog.connection import (
     connect_log,
     may_damage,
@@ -381,3 +382,29 @@ def test_a_reader_may_ask_whether_others_have_written(tmp_path: Path) -> None:
         with pytest.raises(apsw.AuthError):
             connection.execute(refused)
     connection.close()
+
+
+def test_whoever_waits_for_another_process_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line, before the wait is over; what is written in the end is written once. A short wait has none."""
+    monkeypatch.setattr(connection_module, "_SILENT_S", 0.0)
+    connect_log(tmp_path / "k.db").close()
+    held, waiting = apsw.Connection(str(tmp_path / "k.db")), connect_log(tmp_path / "k.db")
+    held.execute("BEGIN IMMEDIATE")
+    told: Future[None] = Future()
+
+    def write() -> None:
+        waiting.execute("BEGIN IMMEDIATE")
+        waiting.execute("COMMIT")
+        told.set_result(None)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    until(lambda: "waiting for another process that writes to" in caplog.text)
+    held.execute("COMMIT")
+    told.result(PATIENCE_S)
+    thread.join()
+    assert caplog.text.count("waiting for another process") == 1
+    waiting.close()
+    held.close()

@@ -281,7 +281,7 @@ def test_forgetting_while_another_process_writes_says_what_is_left_to_do(
     other = apsw.Connection(str(memory.table.store.path))
     reading = other.cursor()
     reading.execute("BEGIN; SELECT * FROM notes")
-    monkeypatch.setattr(connection_module, "SCRUB_WAIT_MS", 200)
+    monkeypatch.setattr(connection_module, "SCRUB_WAIT_S", 0.2)
     with pytest.raises(
         StoreError, match="the notes are deleted, but parts of their text may still be in the database files"
     ):

@@ -142,11 +142,16 @@ def test_loading_waits_for_a_model_that_needs_it(
 
 
 def test_loading_keeps_out_of_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that loads begins after a pause, and on Linux below the priority of all others."""
+    """The thread that loads begins after a pause, and on Linux below the priority of all others, however low
+    that is.
+    """
     seen: list[tuple[float, int]] = []
     returned, loaded = threading.Event(), threading.Event()
+    before = set(threading.enumerate())  # threads that other tests began may load at any time
 
     def load() -> None:
+        if threading.current_thread() in before:
+            return
         assert returned.wait(PATIENCE_S), "who begins the thread waits for it"
         here = threading.get_native_id() if sys.platform == "linux" else 0
         seen.append((time.monotonic(), os.getpriority(os.PRIO_PROCESS, here)))
@@ -160,4 +165,4 @@ def test_loading_keeps_out_of_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loaded.wait(PATIENCE_S)
     assert seen[0][0] - began >= 0.25  # of .3 s
     if sys.platform == "linux":
-        assert seen[0][1] > os.getpriority(os.PRIO_PROCESS, 0)
+        assert seen[0][1] == min(19, os.getpriority(os.PRIO_PROCESS, 0) + library._NICE)

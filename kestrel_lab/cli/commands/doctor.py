@@ -17,6 +17,8 @@ from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.redaction import REDACTED, Redactor, secret_values
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.eventlog.connection import check_integrity
 from kestrel_lab.host.filesystem import is_shared, kind_of_filesystem
 from kestrel_lab.host.git import git_program
 from kestrel_lab.host.vector_tables import load_problem
@@ -89,6 +91,7 @@ def run_diagnostics(lab: Lab) -> Doctor:
     own = (
         python,
         _log(lab),
+        _log_files(lab),
         _events(lab),
         _model(lab),
         *_dependencies(lab),
@@ -116,9 +119,20 @@ def known_models(lab: Lab) -> Doctor:
 
 def _log(lab: Lab) -> Finding:
     runs = len(lab.store.runs(limit=100_000))
+    if lab.store.lost:
+        return Finding(False, "log", str(lab.store.path), "; ".join(map(str, lab.store.lost)), optional=True)
     return Finding(
         True, "log", f"{lab.store.path} ({format_count(runs, 'run')}, SQLite {apsw.sqlite_lib_version()})"
     )
+
+
+def _log_files(lab: Lab) -> Finding:
+    """Whether the files of the log are in order, as far as can be looked at in a few seconds."""
+    problem, checked = check_integrity(lab.store.path, _LOOK_S)
+    if problem:
+        advice = f"copy {lab.home} away, then put back an earlier copy; what kestrel show shows can be read"
+        return Finding(False, "  files", f"damaged: {one_line(problem, 200)}", advice, optional=True)
+    return Finding(True, "  files", "undamaged" if checked else "undamaged as far as there was time to look")
 
 
 def _events(lab: Lab) -> Finding:

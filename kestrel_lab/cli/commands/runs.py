@@ -21,7 +21,7 @@ from kestrel_lab.runtime.workspace.removal import (
     Swept,
     collect_garbage,
     plan_of,
-    remove_runs,
+    remove_in_parts,
     runs_older_than,
 )
 from kestrel_lab.runtime.workspace.run_filters import FILTERS
@@ -68,7 +68,7 @@ def remove(
         bool, typer.Option("--children", help="Also their forks and follow-ups, which share parts of them.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Remove them without asking.")] = False,
-) -> Removal | str:
+) -> Any:
     """Remove runs for good: shows what goes and what stays, and asks first.
 
     Their events, long results, deleted files and results of suites go, also from the files of the log. Forks
@@ -85,7 +85,15 @@ def remove(
         frontend_of(ctx).say(repr(planned))
         if not (sys.stdin.isatty() and typer.confirm("Remove them?")):
             return "nothing was removed: add --yes to remove them"
-    return remove_runs(session, *chosen, children=children)
+
+    async def work(reporter: Reporter) -> Removal:
+        removal = planned
+        for removal in remove_in_parts(session, planned):
+            reporter(removal.removed, len(planned.runs), "runs removed")
+            await asyncio.sleep(0)  # where Ctrl-C stops it
+        return removal
+
+    return frontend_of(ctx).wait(work)
 
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ _EVAL_RUNS = """
     FROM eval_runs WHERE suite = ? AND name IS NOT NULL GROUP BY name ORDER BY max(created_at) DESC
 """
 """Newest first; each as its newest trial has it. In stored rows an eval run is called `sitting`."""
+_STORED = "SELECT count(DISTINCT key) FROM eval_runs WHERE result_json ->> '$.sitting.id' = ?"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +42,8 @@ class EvalRun:
     """The owner that works on it, as the log names its session."""
     also: tuple[str, ...] = ()
     """Eval runs that were cut off and whose trials it has taken over."""
+    seen: int | None = None
+    """Of one that is resumed, how many trials were stored when it was looked at."""
 
     @classmethod
     def new(cls, store: SessionStore, of: int) -> EvalRun:
@@ -50,7 +53,7 @@ class EvalRun:
     @contextmanager
     def at_work(self, store: SessionStore) -> Iterator[None]:
         """Hold the lock of this eval run; raises `UsageError` while another session holds it, in this process
-        or another.
+        or another, and where another has stored trials of it since it was looked at.
         """
         lock = _lock(store, self.id)
         with try_lock_file(lock) as free:
@@ -59,6 +62,11 @@ class EvalRun:
                     f"eval run {self.id} is still going on in another session; wait for it, or stop it first"
                 )
             try:
+                if self.seen is not None and stored_number(store, self.id) != self.seen:
+                    raise UsageError(
+                        f"another session went on with eval run {self.id} just now; repeat the command to "
+                        "go on from there"
+                    )
                 yield
             finally:
                 lock.unlink(missing_ok=True)
@@ -128,6 +136,12 @@ def last_eval_run(store: SessionStore, suite: Suite) -> EarlierRun | None:
     return EarlierRun(
         eval_run=eval_run, stored=stored, before=tuple(before), most=max(open_ones), going_on=going_on
     )
+
+
+def stored_number(store: SessionStore, name: str) -> int:
+    """Return how many trials of an eval run are in the log."""
+    ((number,),) = store.query(_STORED, (name,))
+    return int(number)
 
 
 def is_going_on(store: SessionStore, eval_run: EvalRun, stored: int) -> bool:

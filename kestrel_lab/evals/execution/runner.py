@@ -366,7 +366,9 @@ def begin_eval_run(
     rows = found.rows | taken
     left = len(asks) - len(rows)
     own = sum(eval_run_of(row) == earlier.eval_run.id for row in taken.values())
-    eval_run = replace(EvalRun.new(store, own + left), id=earlier.eval_run.id, also=earlier.all[1:])
+    eval_run = replace(
+        EvalRun.new(store, own + left), id=earlier.eval_run.id, also=earlier.all[1:], seen=earlier.stored
+    )
     note = f"going on with the last run: {format_count(len(taken), 'trial')} of it there, {left:,} left"
     return Reuse(rows=rows, why=found.why), eval_run, note
 

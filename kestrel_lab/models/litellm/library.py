@@ -20,7 +20,9 @@ _PAUSE_S = 0.3
 _COLLECT_AFTER = 50_000
 """New objects after which the garbage collector looks for what nobody holds; Python's own number is 700."""
 _NICE = 10
-"""Of the thread that loads: the kernel, which answers keys, comes first."""
+"""How far the thread that loads is below the process: the kernel, which answers keys, comes first."""
+_LOWEST = 19
+"""The lowest priority that there is."""
 
 
 def litellm_library() -> Any:
@@ -77,7 +79,9 @@ def _load_out_of_the_way() -> None:
     # What was just begun, the rest of a cell for example, has the interpreter for itself at first.
     time.sleep(_PAUSE_S)
     if sys.platform == "linux":  # where a thread has a priority of its own
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        # From that of the process, which may be low already: it cannot be raised again.
+        priority = os.getpriority(os.PRIO_PROCESS, 0) + _NICE
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(priority, _LOWEST))
     litellm_library()
 
 

@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -345,10 +344,8 @@ class CodeIndex:
             connection = open_index(self.path)
         self._held.one = (connection, self.path.stat().st_ino)
         if self._files is None:
+            # Until this object is dropped: other threads may still have connections.
             self._files = OpenDatabase(self.path)
-            # Not earlier: other threads may still have connections, and closing the file would drop their
-            # locks.
-            weakref.finalize(self, self._files.close)
         self._files.look_again()
         return connection
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -41,7 +41,9 @@ _AGE = re.compile(r"(\d+(?:\.\d+)?) ?([mhdw])")
 _SECONDS = {"m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 _TRIALS = "SELECT count(*) FROM eval_runs WHERE result_json ->> '$.run' IN (SELECT value FROM json_each(?))"
 _TRIES = 10
-_BUSY = "nothing was removed: other processes begin runs all the time; try again"
+_PART = 500
+"""Runs that are removed in one transaction: others can write in between, and the log does not grow."""
+_BUSY = "the other runs were not removed: other processes begin runs all the time; try again"
 _ALL = 1_000_000_000
 _STAYS = "notes and macros learned from them, and what was pushed, exported or written into files, stay"
 
@@ -54,6 +56,8 @@ class Removal(TableView):
     plan: RemovalPlan
     trials: int
     """Trials of suites whose runs these are; their results and scores go with them."""
+    removed: int = 0
+    """How many of them are gone so far."""
     done: bool = False
     freed: int = 0
     """Bytes by which the files of the log shrank."""
@@ -155,23 +159,47 @@ def remove_runs(lab: Services, *runs: str | Run[Any], children: bool = False) ->
     for a run that does not exist, or that somebody works on.
     """
     chosen = [run if isinstance(run, str) else run.id for run in runs]
+    planned = plan_of(lab, chosen, children=children)
+    *_, removal = remove_in_parts(lab, planned)
+    return removal
+
+
+def remove_in_parts(lab: Services, planned: Removal) -> Iterator[Removal]:
+    """Remove planned runs a part at a time, the youngest first; yields how far it is, before each part and at
+    the end.
+
+    Where it is ended early, the runs of the parts so far are gone and the others are whole. Raises
+    `UsageError` for a run that somebody works on.
+    """
+    # A fork goes before the run that it was forked from, which then keeps nothing for it.
+    names = [run.id for run in planned.runs]
+    for start in range(0, len(names), _PART):
+        yield replace(planned, removed=start)
+        _remove_part(lab, names[start : start + _PART])
+    lab.cache.clear()
+    yield replace(planned, removed=len(names))
+    yield _rewritten(lab, replace(planned, removed=len(names), done=True))
+
+
+def _remove_part(lab: Services, names: Sequence[str]) -> None:
+    """Remove runs in one transaction, then what they keep beside the log."""
     snapshots = SnapshotStore(lab.home)
     for _ in range(_TRIES):
-        planned = plan_of(lab, chosen, children=children)
-        files = _files_of(lab.store, snapshots, planned.plan.keep)
-        if remove_from_log(lab.store, planned.plan):
+        before = removed_runs(lab.store)  # by another process meanwhile
+        part = plan_of(lab, [name for name in names if name not in before])
+        files = _files_of(lab.store, snapshots, part.plan.keep)
+        if remove_from_log(lab.store, part.plan):
             break
     else:
         raise StoreError(_BUSY)
-    for run in planned.runs:
-        _remove_trash(lab, run, planned.plan.keep[run.id])
+    gone = {run.id for run in part.runs}
+    for run in part.runs:
+        _remove_trash(lab, run, part.plan.keep[run.id])
         lab.history.live.pop(run.id, None)
-        for place in lab.home.glob(f"*/{run.id}"):
-            if place != copies_folder(lab.home, run.id):
-                shutil.rmtree(place, ignore_errors=True)
+    for place in lab.home.glob("*/*"):
+        if place.name in gone and place != copies_folder(lab.home, place.name):
+            shutil.rmtree(place, ignore_errors=True)
     _remove_files(lab, snapshots, files)
-    lab.cache.clear()
-    return _rewritten(lab, replace(planned, done=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,7 +248,9 @@ def _files_of(
     store: SessionStore, snapshots: SnapshotStore, keep: Mapping[str, int] | None = None
 ) -> set[str]:
     """Return the contents that events name: all, or of the runs in `keep` those behind that number."""
-    runs = [str(run) for (run,) in store.query("SELECT id FROM runs")] if keep is None else [*keep]
+    runs: Iterable[str] = (str(run) for (run,) in store.query("SELECT id FROM runs"))
+    if keep is not None:
+        runs = keep
     found, indexes = set[str](), set[str]()
     for run in runs:
         rows = store.query(

@@ -19,6 +19,7 @@ import kestrel_lab
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer
+from kestrel_lab.evals.execution import eval_run as eval_run_module
 from kestrel_lab.evals.execution.eval_run import EvalRun, last_eval_run
 from kestrel_lab.evals.execution.progress import EvalProgress, slowdowns_since
 from kestrel_lab.evals.execution.runner import run_suite
@@ -338,12 +339,12 @@ def test_an_eval_run_is_not_resumed_twice_at_once(lab, tmp_path):
     """While one session of this process resumes an eval run, another is refused; when it has ended, nothing
     is left to lock.
     """
-    cut_off(lab, 2)
+    stored = len(cut_off(lab, 2))  # a busy machine may store another one before it stops
     other = Lab(tmp_path / "home", env={})
     refused = []
 
     def resume_too(done, total, note):
-        if done == 3 and not refused:
+        if stored < done < total and not refused:
             with pytest.raises(UsageError, match="still going on") as error:
                 asyncio.run(run_suite(other, SUITE, configs={"m": YES}, resume=True))
             refused.append(str(error.value))
@@ -359,6 +360,41 @@ def test_an_eval_run_is_not_resumed_twice_at_once(lab, tmp_path):
     assert len(refused) == 1
     assert list((tmp_path / "home" / "eval-runs").iterdir()) == []
     assert len(stored_trials(lab.store, suite="s")) == 6
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["", "mutant"])
+def test_an_eval_run_that_another_session_finished_meanwhile_is_not_repeated(
+    lab, tmp_path, checked, monkeypatch
+):
+    """Between the look at what is there and the lock, another session resumes it and ends: this one is refused
+    then. The mutant, which does not look again, runs the same trials a second time.
+    """
+    stored = len(cut_off(lab, 2))
+    if not checked:
+        monkeypatch.setattr(eval_run_module, "stored_number", lambda *_: stored)
+    other = Lab(tmp_path / "home", env={})
+    resumed = []
+
+    def resume_first(done, total, note):
+        if not resumed:
+            worker = threading.Thread(
+                target=lambda: resumed.append(
+                    asyncio.run(run_suite(other, SUITE, configs={"m": YES}, resume=True))
+                )
+            )
+            worker.start()
+            worker.join()
+
+    if checked:
+        with pytest.raises(UsageError, match=r"another session went on with eval run .* just now; repeat"):
+            evaluate(lab, resume=True, reporter=resume_first)
+    else:
+        evaluate(lab, resume=True, reporter=resume_first)
+    assert len(resumed) == 1
+    runs = len(lab.store.runs(limit=100))
+    other.close()
+    assert (runs == 6) == checked
+    assert (len(stored_trials(lab.store, suite="s")) == 6) == checked
 
 
 def test_no_module_of_evals_keeps_state():

@@ -6,12 +6,14 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from in_process import home_of, kestrel
 
 from kestrel_lab import Lab, tool
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import FilesTainted, RunStarted
+from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.evals.stored_trials import (
     EvalRow,
     merge_trial,
@@ -24,7 +26,14 @@ from kestrel_lab.eventlog import removal
 from kestrel_lab.eventlog.removal import plan_removal, remove_from_log, removed_runs
 from kestrel_lab.eventlog.run_status import AT_WORK
 from kestrel_lab.runtime.security.file_taint import FileTaint
-from kestrel_lab.runtime.workspace.removal import collect_garbage, remove_runs, runs_older_than
+from kestrel_lab.runtime.workspace import removal as workspace_removal
+from kestrel_lab.runtime.workspace.removal import (
+    collect_garbage,
+    plan_of,
+    remove_in_parts,
+    remove_runs,
+    runs_older_than,
+)
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.files.trash import TRASH
 from kestrel_lab.tools.files.workspace import Workspace
@@ -362,4 +371,68 @@ def test_a_private_copy_goes_with_the_last_run_that_works_in_it(tmp_path: Path) 
     assert copy.is_dir()
     remove_runs(lab, after)
     assert not copy.exists()
+    lab.close()
+
+
+def test_many_runs_are_removed_in_parts_that_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after the first part, its runs are gone with all that they kept, and the others are whole; the
+    same command then removes those, though forks share their events.
+    """
+    monkeypatch.setattr(workspace_removal, "_PART", 3)
+    lab = lab_of(tmp_path, *["done"] * 20)
+    runs = [run(lab, tmp_path, f"{SECRET} {number}") for number in range(4)]
+    forks = [asyncio.run(lab.fork(one.id)) for one in runs]
+    names = [one.id for one in (*runs, *forks)]
+    parts = remove_in_parts(lab, plan_of(lab, names))
+    assert [next(parts).removed, next(parts).removed] == [0, 3]
+    parts.close()
+    left = {row.id for row in lab.store.runs()}
+    assert len(left) == 5 and {one.id for one in runs} <= left, "the youngest go first"
+    assert all(lab.store.damage(name) is None for name in left)
+    ends = [part.removed for part in remove_in_parts(lab, plan_of(lab, sorted(left)))]
+    assert ends == [0, 3, 5, 5]
+    assert (lab.store.runs(), set(removed_runs(lab.store).values())) == ([], {0})
+    lab.close()
+    assert holding(tmp_path / "home") == []
+
+
+def test_the_log_does_not_grow_while_many_runs_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write-ahead log holds one part; the mutant, which removes all at once, writes as much as there
+    was.
+    """
+    grown = {}
+    for part in (20, 1_000):
+        monkeypatch.setattr(workspace_removal, "_PART", part)
+        lab = Lab(tmp_path / str(part), env={})
+        for number in range(400):
+            lab.store.create_run(f"r{number}", RunStarted(goal="g" * 60_000, workspace="/w", model="m"))
+            lab.store.transition(f"r{number}", RunStatus.CANCELLED, source=RunStatus.PLANNING)
+        lab.store.flush()
+        raw = apsw.Connection(str(lab.store.path))
+        raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        raw.close()
+        for reached in remove_in_parts(lab, plan_of(lab, [f"r{number}" for number in range(400)])):
+            if reached.removed == 400:
+                break
+        grown[part] = Path(f"{lab.store.path}-wal").stat().st_size
+        lab.close()
+    assert grown[20] * 2 < grown[1_000]
+
+
+def test_runs_that_another_process_removes_meanwhile_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two removals at once of the same runs end well, both."""
+    monkeypatch.setattr(workspace_removal, "_PART", 1)
+    lab = lab_of(tmp_path, *["done"] * 3)
+    runs = [run(lab, tmp_path, f"goal {number}") for number in range(3)]
+    parts = remove_in_parts(lab, plan_of(lab, [one.id for one in runs]))
+    assert next(parts).removed == 0
+    remove_runs(lab, runs[2], runs[1])
+    *_, last = parts
+    assert (last.done, lab.store.runs()) == (True, [])
     lab.close()
