@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, cast
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
@@ -21,6 +22,7 @@ from kestrel_lab.tools.kernel.capture import (
 )
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
+from kestrel_lab.tools.kernel.state.boundary import is_a, type_name
 from kestrel_lab.tools.kernel.state.effects import NETWORK, Effects
 from kestrel_lab.tools.kernel.state.fingerprints import OpenFiles
 from kestrel_lab.tools.kernel.state.process_state import ProcessState, is_adopted
@@ -196,13 +198,15 @@ class PreviewJob:
         shell.loop_runner = lambda coroutine: asyncio.new_event_loop().run_until_complete(coroutine)
         # The copy shares open files with the kernel: reading would move the kernel's position in them.
         OpenFiles.readable = False
-        before, loaded = Before.of(self.code, shell.user_ns), frozenset(sys.modules)
+        loaded = frozenset(sys.modules)
         effects = Effects(scratch, self.workspace)
         effects.install()
         # IPython puts an `open` of its own into the namespace, which hides the built-in one.
         shell.user_ns["open"] = effects.opened
-        state = ProcessState.of(self.code, shell, before, hidden=scratch)
+        # All is compared while the capture is in place, so that it is no difference.
         with capture_output(shell) as output:
+            before = Before.of(self.code, shell.user_ns)
+            state = ProcessState.of(self.code, shell, before, hidden=scratch)
             with state.watching():
                 shell.run_cell(self.code, store_history=False)
             changes = [*before.changes(shell.user_ns), *(one.change for one in state.alterations())]
@@ -278,7 +282,7 @@ def _adoptable_values(
     found: dict[str, Json] = {}
     same = {id(value): name for name, value in before.values.items()}
     for name, module in namespace.items():
-        if isinstance(module, type(sys)) and not name.startswith("_") and name not in before.modules:
+        if is_a(module, ModuleType) and not name.startswith("_") and name not in before.modules:
             # Taking it over would run its code, unseen.
             if module.__name__ not in loaded:
                 raise NotPlain(f"it imports {module.__name__}, which is not loaded yet")
@@ -315,7 +319,7 @@ def _check_own(name: str, value: object, before: Before) -> None:
     if numpy is None or type(value) is not numpy.ndarray:
         return
     for other, old in before.values.items():
-        if isinstance(old, numpy.ndarray) and numpy.may_share_memory(value, old):
+        if is_a(old, numpy.ndarray) and numpy.may_share_memory(value, old):
             raise NotPlain(f"{name} is a part of {other}")
 
 
@@ -326,8 +330,8 @@ def _as_text(shell: Any, value: object) -> str:
         return str(shell.display_formatter.format(value, include={"text/plain"})[0].get("text/plain", ""))[
             :MOST_TEXT
         ]
-    except Exception as error:  # the boundary to a class of the user's  # noqa: BLE001
-        return f"<{type(value).__name__}: its repr fails with {type(error).__name__}>"
+    except BaseException as error:  # the boundary to a class of the user's  # noqa: BLE001
+        return f"<{type_name(value)}: its repr fails with {type(error).__name__}>"
 
 
 def _size(number: int) -> str:

@@ -24,7 +24,7 @@ from functools import cache, partial
 from typing import Any
 
 from kestrel_lab.tools.kernel.lockdown import is_special_file
-from kestrel_lab.tools.kernel.state.fingerprints import in_library
+from kestrel_lab.tools.kernel.state.libraries import in_library, in_python
 from kestrel_lab.tools.kernel.variables import Alteration, Change
 
 MOST_WISHES = 20
@@ -394,11 +394,7 @@ def _opener() -> str:
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
-        if (
-            file != __file__
-            and name != "_modified_open"
-            and not (in_library(file) and "site-packages" not in file)
-        ):
+        if name != "_modified_open" and not in_python(file):
             return file
         frame = frame.f_back
     return ""

@@ -20,7 +20,7 @@ from typing import Any
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.kernel.state.attributes import Snapshot, own_holders
 from kestrel_lab.tools.kernel.state.effects import Witness
-from kestrel_lab.tools.kernel.state.fingerprints import in_library, is_own
+from kestrel_lab.tools.kernel.state.libraries import in_library, is_own
 from kestrel_lab.tools.kernel.state.library_probes import LIBRARIES
 from kestrel_lab.tools.kernel.state.probes import ABSENT, Probe, Reading, same
 from kestrel_lab.tools.kernel.state.python_probes import PYTHON
