@@ -45,10 +45,6 @@ class Output:
     error: str = ""
     """Kind and message of the exception; empty if none was raised."""
     traceback: str = ""
-    from_system: bool = False
-    """The exception came of an error that the operating system reported."""
-    unread: str = ""
-    """File whose reading the system refused, if that raised the exception."""
     kept: int = 0
     """Characters that were printed and kept."""
     dropped: int = 0
@@ -232,13 +228,6 @@ def _keeping_results(shell: Any, hook: Any) -> Any:
 
 def _keep_error(shell: Any, output: Output, kind: Any, error: Any, trace: TracebackType | None) -> None:
     output.error = f"{getattr(kind, '__name__', kind)}: {read_or('its text cannot be read', str, error)}"
-    seen = list[BaseException]()
-    while error is not None and not any(error is earlier for earlier in seen):
-        seen.append(error)
-        output.from_system |= isinstance(error, OSError | MemoryError)
-        if isinstance(error, PermissionError) and isinstance(error.filename, str):
-            output.unread = error.filename
-        error = error.__context__ if error.__cause__ is None else error.__cause__
     _cut_hidden(trace)
     try:
         lines = shell.InteractiveTB.structured_traceback(kind, sys.exc_info()[1], trace, tb_offset=1)

@@ -23,9 +23,10 @@ from kestrel_lab.tools.kernel.fork import Fork, copied_values
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
 from kestrel_lab.tools.kernel.preview import Preview, PreviewJob
 from kestrel_lab.tools.kernel.state.boundary import held_interrupts
+from kestrel_lab.tools.kernel.state.imports import import_installed
 from kestrel_lab.tools.kernel.state.process_state import ProcessState, adopt_states
 from kestrel_lab.tools.kernel.undo import Done, UndoResult, UndoStack
-from kestrel_lab.tools.kernel.values import decode_value
+from kestrel_lab.tools.kernel.values import NotPlain, decode_value
 from kestrel_lab.tools.kernel.variables import Before, Change
 
 if TYPE_CHECKING:
@@ -340,6 +341,8 @@ class LiveKernel:
         assert preview.store is not None
         problem = "what the preview computed cannot be taken over"
         try:
+            for name in preview.imports:
+                import_installed(name, preview.workspace)
             states = {name: decode_value(stored, preview.store) for name, stored in preview.states.items()}
             values = {name: self._value(stored, preview) for name, stored in preview.adopted.items()}
             if bad := [
@@ -349,7 +352,7 @@ class LiveKernel:
                     f"{problem}: it produced an invalid variable name ({bad[0][:40]!r}): nothing was changed"
                 )
             adopt_states(self.shell, states)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, NotPlain, ImportError) as error:
             for one in state.alterations():
                 one.restore()
             raise ConflictError(f"{problem} ({error}): nothing was changed; make the call again") from error

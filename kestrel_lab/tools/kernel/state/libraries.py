@@ -17,7 +17,7 @@ _PACKAGE = str(Path(__file__).parents[3])
 
 def in_library(file: str) -> bool:
     """Return true if a Python file belongs to Python, an installed library, or this package."""
-    return in_python(file) or file.startswith(_package_folders())
+    return in_python(file) or file.startswith(package_folders())
 
 
 def in_python(file: str) -> bool:
@@ -25,7 +25,7 @@ def in_python(file: str) -> bool:
     if file in ("built-in", "frozen") or file.startswith(("<frozen", f"{_PACKAGE}{os.sep}")):
         return True
     # The folder of the installed packages is below that of Python.
-    return file.startswith(_python_folders()) and not file.startswith(_package_folders())
+    return file.startswith(_python_folders()) and not file.startswith(package_folders())
 
 
 def is_own(module: object, *, made: bool = True) -> bool:
@@ -56,7 +56,8 @@ def _python_folders() -> tuple[str, ...]:
     return tuple(_with_separator([paths["stdlib"], paths["platstdlib"]]))
 
 
-def _package_folders() -> tuple[str, ...]:
+def package_folders() -> tuple[str, ...]:
+    """Return the folders of installed packages, each with a separator at its end."""
     return _folders_of_packages(tuple(map(str, sys.path)), "IPython" in sys.modules)
 
 
