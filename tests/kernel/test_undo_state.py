@@ -418,14 +418,12 @@ def test_a_forged_state_is_refused(kernel: Kernel, states: dict[str, Any]) -> No
 
 
 def test_code_that_changes_more_than_variables_is_run_and_not_taken_over(kernel: Kernel) -> None:
-    """An adoption would lose the setting, and importing a library that is not loaded would run its code
-    unseen.
-    """
-    sys.modules.pop("colorsys", None)
+    """An adoption would lose the setting, and importing a module of the workspace would run its code unseen."""
+    (kernel.folder / "fresh.py").write_text("")
     for code, why in (
         ("os.environ['X'] = '1'", "it changes os.environ, which is more than a variable"),
         ("Model.count = 3", "it changes Model.count, which is more than a variable"),
-        ("import colorsys", "it imports colorsys, which is not loaded yet"),
+        ("import fresh", "it imports fresh, which is not loaded yet"),
     ):
         assert kernel.preview(code).unfit == why
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from kestrel_lab.tools.kernel.inspection import MOST_CHARS, MOST_LISTED, inspect_name, variable_lines
-from kestrel_lab.tools.kernel.state import fingerprints
+from kestrel_lab.tools.kernel.state import library_values
 from kestrel_lab.tools.kernel.state.fingerprints import value_fingerprint
 from kestrel_lab.tools.kernel.variables import (
     Before,
@@ -286,7 +286,7 @@ def test_large_arrays_are_compared_whole_up_to_a_bound(monkeypatch: pytest.Monke
         assert value_fingerprint(big) != before
         big[place] = 0
     assert value_fingerprint(big) == before
-    monkeypatch.setattr(fingerprints, "MOST_HASHED", big.nbytes // 4)
+    monkeypatch.setattr(library_values, "MOST_HASHED", big.nbytes // 4)
     sampled = value_fingerprint(big)
     big[1] = 1
     assert value_fingerprint(big) == sampled

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from kestrel_lab.core.sanitize import head_tail, one_line, overwrite_lines
+from kestrel_lab.tools.kernel.state.boundary import read_or
 
 MOST_PRINTED = 200_000
 """Most characters of printed text that are kept."""
@@ -44,10 +45,6 @@ class Output:
     error: str = ""
     """Kind and message of the exception; empty if none was raised."""
     traceback: str = ""
-    from_system: bool = False
-    """The exception came of an error that the operating system reported."""
-    unread: str = ""
-    """File whose reading the system refused, if that raised the exception."""
     kept: int = 0
     """Characters that were printed and kept."""
     dropped: int = 0
@@ -230,17 +227,12 @@ def _keeping_results(shell: Any, hook: Any) -> Any:
 
 
 def _keep_error(shell: Any, output: Output, kind: Any, error: Any, trace: TracebackType | None) -> None:
-    output.error = f"{getattr(kind, '__name__', kind)}: {error}"
-    while error is not None:
-        output.from_system |= isinstance(error, OSError | MemoryError)
-        if isinstance(error, PermissionError) and isinstance(error.filename, str):
-            output.unread = error.filename
-        error = error.__cause__ or error.__context__
+    output.error = f"{getattr(kind, '__name__', kind)}: {read_or('its text cannot be read', str, error)}"
     _cut_hidden(trace)
     try:
         lines = shell.InteractiveTB.structured_traceback(kind, sys.exc_info()[1], trace, tb_offset=1)
         output.traceback = head_tail(COLOURS.sub("", "\n".join(lines)), 6_000)[0]
-    except Exception:  # an exception whose own text fails  # noqa: BLE001
+    except BaseException:  # an exception whose own text fails  # noqa: BLE001
         output.traceback = output.error
 
 

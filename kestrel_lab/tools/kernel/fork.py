@@ -10,29 +10,34 @@ import random
 import select
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.kernel.lockdown import (
+    MOST_GROWTH,
     NoLockdown,
     lock_down,
     lockdown_problem,
-    preview_places,
+    preview_grants,
 )
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_value, write_values
-from kestrel_lab.tools.sandbox.mounts import ReadPlaces
+from kestrel_lab.tools.sandbox.observer import Grants, Observer
 
 Work = Callable[[str, Buffers, list[str]], Json]
 """Work of a copy, given a scratch folder and, after a pause, names; returns JSON that may refer to buffers.
 """
 PROBLEM = "problem"
+_LOOK_S = 0.2
+"""Seconds between two looks at the memory of a copy."""
 
 
 def fork_problem() -> str:
@@ -57,10 +62,20 @@ class Fork:
         """Start; a `paused` copy waits until `resume` gives it work."""
         if reason := fork_problem():
             raise NoLockdown(reason)
-        places = preview_places(workspace)
         self._scratch = tempfile.mkdtemp(prefix="kestrel-preview-")
+        try:
+            self._grants = preview_grants(workspace, self._scratch)
+        except NoLockdown:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise
+        self._observed = not paused
+        self.problem = ""
+        """Why the copy was ended, if not for its time."""
+        self.observer: Observer | None = None
+        """What the copy was refused, once `wait` has returned; a paused copy only gives values back."""
         self._fd = os.memfd_create("kestrel-fork", os.MFD_CLOEXEC)
         waiting, self._starter = os.pipe()
+        self._channel, channel = socket.socketpair()
         drawn = random.getstate()
         with warnings.catch_warnings():
             # Newer Pythons warn of forking beside threads: a lock that another thread holds stays locked in
@@ -70,8 +85,9 @@ class Fork:
         if self.pid == 0:
             # Python reseeds `random` after a fork; the preview must draw the numbers that the kernel would.
             random.setstate(drawn)
-            _child(work, places, self._scratch, self._fd, waiting, paused=paused)
+            _child(work, self._grants, _ChildEnds(self._fd, waiting, channel), paused=paused)
         os.close(waiting)
+        channel.close()
         # Not the number of the process: it may be given to another process once this one has ended.
         self._watch = os.pidfd_open(self.pid)
         self._lock = threading.Lock()
@@ -83,15 +99,38 @@ class Fork:
     def wait(self, seconds: float) -> Store | None:
         """Wait for the result of the work; `None` after the time limit or without a result. The copy ends."""
         try:
-            ended = select.poll()
-            ended.register(self._watch, select.POLLIN)
-            ready = ended.poll(seconds * 1000)
+            is_ended = self._observe(time.monotonic() + seconds)
             self.kill()
             with contextlib.suppress(ValueError):
-                return Store(self._fd) if ready else None
+                return Store(self._fd) if is_ended else None
             return None
         finally:
             self.end()
+
+    def _observe(self, until: float) -> bool:
+        """Answer the calls of the copy until it ends; return false if it has not by then."""
+        waiting = select.poll()
+        waiting.register(self._watch, select.POLLIN)
+        if self._observed:
+            waiting.register(self._channel, select.POLLIN)
+        most = _resident_bytes(self.pid) + MOST_GROWTH
+        while (left := until - time.monotonic()) > 0:
+            ready = dict(waiting.poll(min(left, _LOOK_S) * 1000))
+            if self._channel.fileno() in ready:
+                waiting.unregister(self._channel)
+                _, descriptors, _, _ = socket.recv_fds(self._channel, 1, 1)
+                # None: the copy has ended before it was locked down.
+                if descriptors:
+                    self.observer = Observer(descriptors[0], self.pid, self._grants)
+                    waiting.register(descriptors[0], select.POLLIN)
+            elif self.observer is not None and ready.get(self.observer.listener, 0) & select.POLLIN:
+                self.observer.answer()
+            elif self._watch in ready:
+                return True
+            elif _resident_bytes(self.pid) > most:
+                self.problem = f"it needs more than {MOST_GROWTH / 1e9:.1f} GB of memory"
+                return False
+        return False
 
     def kill(self) -> None:
         """Kill the copy, from any thread; `wait` returns then."""
@@ -108,8 +147,10 @@ class Fork:
             with contextlib.suppress(ChildProcessError):
                 # Otherwise the ended copy stays as a zombie.
                 os.waitpid(self.pid, 0)
-            for fd in (self._fd, self._starter, self._watch):
+            listener = [] if self.observer is None else [self.observer.listener]
+            for fd in (self._fd, self._starter, self._watch, *listener):
                 os.close(fd)
+            self._channel.close()
             self._watch = -1
         shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -122,12 +163,38 @@ class Fork:
         return 0
 
 
-def _child(work: Work, places: ReadPlaces, scratch: str, fd: int, waiting: int, *, paused: bool) -> NoReturn:
+class _ChildEnds(NamedTuple):
+    """Descriptors of a copy to its parent."""
+
+    result: int
+    waiting: int
+    """Readable when a paused copy is to work."""
+    channel: socket.socket
+    """Takes the descriptor by which the copy is observed."""
+
+
+def _resident_bytes(pid: int) -> int:
+    """Return how much memory a process holds; 0 once it has ended."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _child(work: Work, grants: Grants, ends: _ChildEnds, *, paused: bool) -> NoReturn:
     """Run as the copy. It always exits here, without running the parent's cleanup."""
+    fd, waiting, scratch = ends.result, ends.waiting, grants.write
     try:
         # A collection would write to every object and so copy all pages of the kernel.
         gc.freeze()
-        lock_down({fd, waiting}, places, scratch)
+        listener = lock_down({fd, waiting, ends.channel.fileno()}, grants, observed=not paused)
+        if not paused:
+            socket.send_fds(ends.channel, [b"1"], [listener])
+            os.close(listener)
+        ends.channel.close()
+        # Python does without the bytecode of modules that it could not write.
+        sys.dont_write_bytecode = True
         tempfile.tempdir = scratch
         buffers, names = Buffers(), list[str]()
         if paused:

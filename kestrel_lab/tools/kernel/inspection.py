@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kestrel_lab.core.sanitize import head_tail
+from kestrel_lab.tools.kernel.state.boundary import is_a, read_or, type_name
 from kestrel_lab.tools.kernel.variables import describe_value, short_repr, user_variables
 
 MOST_LISTED = 100
@@ -36,27 +37,32 @@ def inspect_name(namespace: Mapping[str, Any], name: str) -> str:
 
 def inspect_value(name: str, value: object) -> str:
     """Return what is worth knowing of a value that is called `name`."""
-    return head_tail("\n".join(_lines(name, value)), MOST_CHARS)[0]
+    lines = read_or(list[str](), _list_lines, name, value)
+    return head_tail("\n".join(lines or [f"{name}: {type_name(value)}, it cannot be read"]), MOST_CHARS)[0]
+
+
+def _list_lines(name: str, value: object) -> list[str]:
+    return list(_lines(name, value))
 
 
 def _lines(name: str, value: Any) -> Iterator[str]:
     pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
     what = describe_value(value)
     yield f"{name}: {what.type}, {what.text}"
-    if pandas is not None and isinstance(value, pandas.DataFrame):
+    if pandas is not None and is_a(value, pandas.DataFrame):
         yield from _frame(value)
-    elif pandas is not None and isinstance(value, pandas.Series):
+    elif pandas is not None and is_a(value, pandas.Series):
         yield _column(value.name, value)
         yield "head:"
         yield from (
             f"  {short_repr(label)}: {short_repr(item)[:_CELL]}" for label, item in value.head(_HEAD).items()
         )
-    elif numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biuf" and value.size:
+    elif numpy is not None and is_a(value, numpy.ndarray) and value.dtype.kind in "biuf" and value.size:
         yield f"min {value.min():.6g}, mean {value.mean():.6g}, max {value.max():.6g}"
         yield f"begins {short_repr(value.ravel()[:8].tolist())}"
-    elif isinstance(value, dict):
+    elif is_a(value, dict):
         yield from (f"  {short_repr(key)}: {short_repr(item)}" for key, item in list(value.items())[:8])
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
+    elif hasattr(value, "__dict__") and not is_a(value, type):
         attributes = ", ".join(list(vars(value))[:20])
         yield f"attributes: {attributes}" if attributes else "no attributes"
 

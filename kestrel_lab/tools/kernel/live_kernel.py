@@ -22,9 +22,11 @@ from kestrel_lab.tools.kernel.capture import IMAGES, Output, capture_output, fra
 from kestrel_lab.tools.kernel.fork import Fork, copied_values
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
 from kestrel_lab.tools.kernel.preview import Preview, PreviewJob
+from kestrel_lab.tools.kernel.state.boundary import held_interrupts
+from kestrel_lab.tools.kernel.state.imports import import_installed
 from kestrel_lab.tools.kernel.state.process_state import ProcessState, adopt_states
 from kestrel_lab.tools.kernel.undo import Done, UndoResult, UndoStack
-from kestrel_lab.tools.kernel.values import decode_value
+from kestrel_lab.tools.kernel.values import NotPlain, decode_value
 from kestrel_lab.tools.kernel.variables import Before, Change
 
 if TYPE_CHECKING:
@@ -299,8 +301,7 @@ class LiveKernel:
                 "make the call again"
             )
         namespace = self.shell.user_ns
-        before = Before.of(preview.code, namespace)
-        state = ProcessState.of(preview.code, self.shell, before)
+        before, state = self._state_before(preview.code)
         with state.watching():
             values = self._taken_over(preview, state)
         given = values.pop("_", None)
@@ -340,6 +341,8 @@ class LiveKernel:
         assert preview.store is not None
         problem = "what the preview computed cannot be taken over"
         try:
+            for name in preview.imports:
+                import_installed(name, preview.workspace)
             states = {name: decode_value(stored, preview.store) for name, stored in preview.states.items()}
             values = {name: self._value(stored, preview) for name, stored in preview.adopted.items()}
             if bad := [
@@ -349,7 +352,7 @@ class LiveKernel:
                     f"{problem}: it produced an invalid variable name ({bad[0][:40]!r}): nothing was changed"
                 )
             adopt_states(self.shell, states)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, NotPlain, ImportError) as error:
             for one in state.alterations():
                 one.restore()
             raise ConflictError(f"{problem} ({error}): nothing was changed; make the call again") from error
@@ -384,8 +387,7 @@ class LiveKernel:
         namespace, python = self.shell.user_ns, self._plain(code)
         # Figures that the person's own code has drawn must not appear as output of this code.
         show_drawn()
-        before = Before.of(python, namespace)
-        state = ProcessState.of(python, self.shell, before)
+        before, state = self._state_before(python)
         paused = _frozen_copy(namespace, workspace) if before.prints else None
         try:
             with capture_output(self.shell, report) as output:
@@ -421,11 +423,18 @@ class LiveKernel:
             self.show(ran, run)
         return ran
 
+    def _state_before(self, code: str) -> tuple[Before, ProcessState]:
+        """Read the variables and the other state, for code about to run."""
+        with held_interrupts():
+            before = Before.of(code, self.shell.user_ns)
+            return before, ProcessState.of(code, self.shell, before)
+
     def _push(self, done: Done, state: ProcessState) -> tuple[tuple[Change, ...], list[str]]:
         """Record a change; return what changed, and calls whose in-place changes can no longer be undone."""
-        altered = state.alterations()
-        changes = (*done.before.changes(self.shell.user_ns), *(one.change for one in altered))
-        return changes, self.undo_stack.push(replace(done, changes=changes, state=tuple(altered)))
+        with held_interrupts():
+            altered = state.alterations()
+            changes = (*done.before.changes(self.shell.user_ns), *(one.change for one in altered))
+            return changes, self.undo_stack.push(replace(done, changes=changes, state=tuple(altered)))
 
     def _bundle(self, value: Any) -> dict[str, Any]:
         return {} if value is None else dict(self.shell.display_formatter.format(value)[0])
@@ -453,7 +462,8 @@ class LiveKernel:
 
     def undo(self, run: str = "", call: str = "", *, force: bool = False) -> UndoResult:
         """Take back the newest call, or that call and all after it; see `UndoStack.undo`."""
-        undone = self.undo_stack.undo(run, call, force=force)
+        with held_interrupts():
+            undone = self.undo_stack.undo(run, call, force=force)
         self.generation += 1
         return replace(undone, kernel=self.id)
 

@@ -11,39 +11,38 @@ import os
 import resource
 import signal
 import site
-import stat
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from kestrel_lab.tools.kernel.caches import LibraryCaches
 from kestrel_lab.tools.sandbox import landlock
 from kestrel_lab.tools.sandbox.mounts import (
     CONFIGURATION,
     DEVICES,
+    NETWORK,
     PROGRAMS,
-    ReadPlaces,
     existing_below,
-    folder_entries,
-    places_around,
     python_folders,
     secret_places,
 )
+from kestrel_lab.tools.sandbox.observer import Grants
 from kestrel_lab.tools.sandbox.seccomp import filter_program, processor_column
 
 MOST_SHARED = 256 * 1024**2
 """Bytes of writable shared memory that are replaced by a copy; with more there is no preview."""
 MOST_GROWTH = 4 * 1024**3
-"""Bytes of memory that a locked process may use beyond those of its parent."""
+"""Bytes of memory that a locked process may use beyond those of its parent; then its parent ends it."""
 MOST_WRITTEN = 1024**3
 """Bytes of the largest file that it may write."""
-MOST_SEARCHED = 50_000
-"""Entries of a workspace that are searched for pipes before a preview."""
 
 _PROT_RW, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 3, 2, 0x10, 0x20
 _OF_SYSTEM = ("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/kernel", "/sys/devices/system/cpu")
 _OF_ITSELF = ("/proc/self/maps", "/proc/self/status", "/proc/self/statm", "/proc/self/stat")
 """Libraries read these at start. Not its environment, which holds keys, and not its memory as a file."""
+_OF_PREVIEW = ("/proc/self", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage")
+"""A preview has the memory of the kernel, and so its environment."""
 
 
 class NoLockdown(Exception):
@@ -81,42 +80,36 @@ def read_places(workspace: str) -> list[str]:
     return [*dict.fromkeys(os.path.realpath(place) for place in found if os.path.exists(place)), *_OF_ITSELF]
 
 
-def preview_places(workspace: str) -> ReadPlaces:
-    """Return the `read_places` of a preview, without pipes, sockets and devices of the workspace.
+def preview_grants(workspace: str, scratch: str) -> Grants:
+    """Return what a preview may open: the `read_places`, caches of libraries, and `scratch` to write beneath.
 
-    Reading a pipe takes data that another process should get. Raises `NoLockdown` as `read_places` does.
+    What is in the workspace, around it or in a cache is opened by the observer, who leaves out pipes,
+    sockets and devices: reading takes from them what another process should get. Raises `NoLockdown` as
+    `read_places` does.
     """
-    return places_around(read_places(workspace), set(_special_files(os.path.realpath(workspace))))
+    root = os.path.realpath(workspace)
+    granted, around = list[str](), [root]
+    for place in read_places(workspace):
+        is_nested = _is_in(place, root) or _is_in(root, place)
+        (around if is_nested else granted).append(place)
+    caches = LibraryCaches.of_user()
+
+    def brokered(real: str, place: int) -> bool:
+        return any(_is_in(real, folder) for folder in around) or caches.may_be_read(real, place)
+
+    return Grants(read=(*granted, *NETWORK, *_OF_PREVIEW), brokered=brokered, write=os.path.realpath(scratch))
 
 
-def _special_files(root: str) -> Iterator[str]:
-    """Yield pipes, sockets and devices below `root`, as far as `MOST_SEARCHED` entries."""
-    todo, seen = [root], 0
-    while todo and seen < MOST_SEARCHED:
-        for entry in folder_entries(todo.pop()):
-            seen += 1
-            if entry.is_dir(follow_symlinks=False):
-                todo.append(entry.path)
-            elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
-                yield entry.path
+def _is_in(place: str, folder: str) -> bool:
+    return os.path.join(place, "").startswith(os.path.join(folder, ""))
 
 
-def is_special_file(path: str | bytes) -> bool:
-    """Return true for a pipe, socket or device (except `/dev/null` etc.): reading it affects others."""
-    try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError):
-        return False
-    return (
-        not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and os.path.realpath(os.fsdecode(path)) not in DEVICES
-    )
-
-
-def lock_down(keep: Collection[int], places: ReadPlaces, scratch: str) -> None:
+def lock_down(keep: Collection[int], grants: Grants, *, observed: bool) -> int:
     """Deny effects to this process for good; it must have been forked just now and have one thread.
 
-    Only the descriptors `keep` stay open, and files can be written beneath `scratch` alone. After
-    `NoLockdown` or `OSError` the process is not locked and must end at once.
+    Only the descriptors `keep` stay open. Returns the descriptor for an `Observer`, which has to be given
+    away before anything else is done; -1 for a process that is not `observed`. After `NoLockdown` or
+    `OSError` the process is not locked and must end at once.
     """
     # Jupyter interrupts the process group of the kernel; its copies must not notice.
     os.setpgid(0, 0)
@@ -129,8 +122,16 @@ def lock_down(keep: Collection[int], places: ReadPlaces, scratch: str) -> None:
     close_others(keep)
     _bound()
     landlock.drop_privileges()
-    landlock.restrict_process(landlock.Access(system=places.read, listed=places.listed, write=[scratch]))
+    landlock.restrict_process(landlock.Access(system=grants.read, write=[grants.write]))
+    if observed:
+        try:
+            return landlock.filter_observed(filter_program((), effects=False, observed=True))
+        except OSError as error:
+            raise NoLockdown(
+                f"what a copy of the kernel is refused cannot be observed here ({error})"
+            ) from error
     landlock.filter_calls(filter_program((), effects=False))
+    return -1
 
 
 def close_others(keep: Collection[int]) -> None:
@@ -151,15 +152,11 @@ def close_others(keep: Collection[int]) -> None:
 def _bound() -> None:
     # No dump of the kernel's memory, which may hold keys.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # A write beyond the limit ends the copy: an error could be caught, and nobody would know.
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     written = MOST_WRITTEN if most == resource.RLIM_INFINITY else min(MOST_WRITTEN, most)
     resource.setrlimit(resource.RLIMIT_FSIZE, (written, written))
-    # The limit is on addresses, of which the copy has as many as the kernel already.
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    size = pages * os.sysconf("SC_PAGE_SIZE") + MOST_GROWTH
-    size = size if most == resource.RLIM_INFINITY else min(size, most)
-    resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
 def _unshare_memory() -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
+import re
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, cast
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
@@ -21,11 +25,14 @@ from kestrel_lab.tools.kernel.capture import (
 )
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
+from kestrel_lab.tools.kernel.state.boundary import is_a, type_name
 from kestrel_lab.tools.kernel.state.effects import NETWORK, Effects
 from kestrel_lab.tools.kernel.state.fingerprints import OpenFiles
+from kestrel_lab.tools.kernel.state.imports import check_installed, imported_modules
 from kestrel_lab.tools.kernel.state.process_state import ProcessState, is_adopted
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_value
 from kestrel_lab.tools.kernel.variables import Before, Change, shadows_builtin
+from kestrel_lab.tools.sandbox.observer import Observer
 
 PREVIEW_S = 20.0
 """Most seconds of a preview."""
@@ -42,6 +49,7 @@ class Preview:
     code: str
     generation: int
     """Generation of the kernel's state it was made from."""
+    workspace: str = ""
     seconds: float = 0.0
     problem: str = ""
     """Why there is no complete preview."""
@@ -60,6 +68,8 @@ class Preview:
     """Why nothing of it can be adopted; empty if all can."""
     adopted: dict[str, Json] = field(default_factory=dict)
     """Adoptable results by name: a value, a module, or another variable."""
+    imports: tuple[str, ...] = ()
+    """Installed modules that it imports and that were not loaded; taking its values over imports them."""
     states: dict[str, Json] = field(default_factory=dict)
     """Random states that would be taken over with it, by the name of their probe."""
     store: Store | None = None
@@ -69,7 +79,7 @@ class Preview:
     @property
     def adoptable(self) -> bool:
         """True if it is complete and contains only plain data."""
-        return not (self.problem or self.unfit)
+        return not (self.problem or self.unfit or self.refused)
 
     @property
     def touches(self) -> list[str]:
@@ -117,6 +127,8 @@ class Preview:
         lines += [f"raises {self.error}"] if self.error else []
         if not lines:
             lines = ["no variable, file or process changes"]
+        if self.adoptable and self.imports:
+            lines.append(f"imports {', '.join(self.imports)}, which is installed")
         if self.printed.strip():
             lines += ["prints:", *self.printed.strip().splitlines()[:12]]
         return "\n".join(lines)
@@ -146,12 +158,10 @@ class PreviewJob:
             fork.kill()
         spent = time.perf_counter() - began
         if store is None:
-            return self._none(
-                f"it did not end in {seconds:g} s" if spent >= seconds else "the copy of the kernel died",
-                spent,
-            )
+            late = f"it did not end in {seconds:g} s" if spent >= seconds else "the copy of the kernel died"
+            return self._none(fork.problem or late, spent)
         try:
-            return self._read(store, spent, known)
+            return self._read(store, spent, known, fork.observer)
         # The report comes from the process that ran the code: it may hold anything.
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             return self._none(f"its report cannot be read: {error}", spent)
@@ -159,17 +169,26 @@ class PreviewJob:
     def _none(self, problem: str, seconds: float) -> Preview:
         return Preview(code=self.code, generation=self.generation, problem=problem, seconds=seconds)
 
-    def _read(self, store: Store, seconds: float, known: frozenset[str]) -> Preview:
+    def _read(
+        self, store: Store, seconds: float, known: frozenset[str], observer: Observer | None
+    ) -> Preview:
         header = cast("dict[str, Any]", store.header)
         if PROBLEM in header:
             return self._none(str(header[PROBLEM]), seconds)
+        if observer is None:
+            return self._none("what the copy was refused was not observed", seconds)
+        unfit = str(header["unfit"])
+        folder = os.path.join(os.path.realpath(self.workspace), "")
+        if self.untraced and any(path.startswith(folder) for path in observer.opened):
+            unfit = unfit or "it reads files, some of which hold words of others"
         images = [(str(media), base64.b64decode(content)) for media, content in header["images"]]
         return Preview(
             code=self.code,
             generation=self.generation,
+            workspace=self.workspace,
             seconds=seconds,
             changes=tuple(Change(**change) for change in header["changes"]),
-            refused=tuple(map(str, header["refused"])),
+            refused=(*map(str, header["refused"]), *_unnamed(observer, list(map(str, header["refused"])))),
             error=str(header["error"]),
             traceback=str(header["traceback"]),
             printed=str(header["printed"]),
@@ -180,8 +199,9 @@ class PreviewJob:
             ),
             shown=tuple(map(str, header["shown"])),
             given=str(header["given"]),
-            unfit=str(header["unfit"]),
+            unfit=unfit,
             adopted=dict(header["adopted"]),
+            imports=tuple(map(str, header["imports"])),
             states=dict(header["states"]),
             store=store,
             known=known,
@@ -196,32 +216,36 @@ class PreviewJob:
         shell.loop_runner = lambda coroutine: asyncio.new_event_loop().run_until_complete(coroutine)
         # The copy shares open files with the kernel: reading would move the kernel's position in them.
         OpenFiles.readable = False
-        before, loaded = Before.of(self.code, shell.user_ns), frozenset(sys.modules)
-        effects = Effects(scratch, self.workspace)
+        loaded = frozenset(sys.modules)
+        effects = Effects(scratch)
         effects.install()
         # IPython puts an `open` of its own into the namespace, which hides the built-in one.
         shell.user_ns["open"] = effects.opened
-        state = ProcessState.of(self.code, shell, before, hidden=scratch)
+        # All is compared while the capture is in place, so that it is no difference.
         with capture_output(shell) as output:
+            before = Before.of(self.code, shell.user_ns)
+            state = ProcessState.of(self.code, shell, before, hidden=scratch)
             with state.watching():
                 shell.run_cell(self.code, store_history=False)
             changes = [*before.changes(shell.user_ns), *(one.change for one in state.alterations())]
             add_open_figures(output)
         refused = [
             *effects.refused,
-            *([f"read {output.unread}"] if output.unread else []),
             *(f"write {path}, {_size(size)}" for path, size in effects.sizes()),
         ]
-        unfit, adopted, states = (
-            self._unfit(output, changes, refused, effects),
-            dict[str, Json](),
-            dict[str, Json](),
-        )
+        unfit = self._unfit(output, changes, refused)
+        adopted, states = dict[str, Json](), dict[str, Json]()
+        imports = [name for name in imported_modules(self.code) if name in sys.modules and name not in loaded]
         if not unfit:
             try:
+                for name in imports:
+                    check_installed(name, self.workspace)
                 variables = [change for change in changes if change.kind != "state"]
-                adopted = _adoptable_values(shell.user_ns, variables, before, loaded, output, buffers)
+                known = loaded | set(imports)
+                adopted = _adoptable_values(shell.user_ns, variables, before, known, output, buffers)
                 states = state.adoptable(changes, buffers)
+                if os.listdir(scratch) and scratch in json.dumps(adopted):
+                    raise NotPlain("a value names a temporary file, which only the preview has")
             except NotPlain as reason:
                 unfit = str(reason)
                 buffers.drop(0)
@@ -243,24 +267,51 @@ class PreviewJob:
             "given": _as_text(shell, output.value),
             "unfit": unfit,
             "adopted": adopted,
+            "imports": cast("list[Json]", imports),
             "states": states,
         }
 
-    def _unfit(self, output: Output, changes: list[Change], refused: list[str], effects: Effects) -> str:
+    def _unfit(self, output: Output, changes: list[Change], refused: list[str]) -> str:
         """Return why no value of the preview can be adopted."""
         if refused:
             return "it wants an effect that a preview does not have"
-        if output.from_system:
-            return "the system refused something, which may be the doing of the preview"
         if state := [change.name for change in changes if change.kind == "state" and not is_adopted(change)]:
             return f"it changes {state[0]}, which is more than a variable"
         if inside := [change.name for change in changes if change.inside]:
             return f"it changes the object of {inside[0]}, which others may hold too"
-        if self.untraced and effects.read_files:
-            return "it reads files, some of which hold words of others"
         if any(set(data) - {*IMAGES, "text/plain"} for data, _ in output.displayed):
             return "it displays more than text and images"
         return ""
+
+
+_REFUSED = {
+    "read": "read {}",
+    "write": "write {}",
+    "device": "use the pipe or device {}",
+    "network": "use the network",
+    "process": "start a process",
+    "other": "use the system call {}",
+}
+"""By kind of refusal, what was wanted."""
+_NAMED_BY = {
+    "network": NETWORK,
+    "process": ("run ", "start a process"),
+    "other": ("change the ", "send signal "),
+}
+"""By kind of refusal, how the copy begins to name it, more precisely."""
+
+
+def _unnamed(observer: Observer, wishes: list[str]) -> Iterator[str]:
+    """Yield what the copy was refused and did not name among its `wishes`."""
+    here = os.path.join(os.getcwd(), "")
+    for refusal in observer.refusals:
+        beginnings = _NAMED_BY.get(refusal.kind, ())
+        is_named = any(wish.startswith(beginnings) for wish in wishes) if beginnings else False
+        if refusal.kind in ("read", "write"):
+            names = (refusal.target, refusal.target.removeprefix(here))
+            is_named = any(name in re.split(r" |, ", wish) for wish in wishes for name in names)
+        if not is_named:
+            yield _REFUSED[refusal.kind].format(refusal.target)
 
 
 def _adoptable_values(
@@ -278,7 +329,7 @@ def _adoptable_values(
     found: dict[str, Json] = {}
     same = {id(value): name for name, value in before.values.items()}
     for name, module in namespace.items():
-        if isinstance(module, type(sys)) and not name.startswith("_") and name not in before.modules:
+        if is_a(module, ModuleType) and not name.startswith("_") and name not in before.modules:
             # Taking it over would run its code, unseen.
             if module.__name__ not in loaded:
                 raise NotPlain(f"it imports {module.__name__}, which is not loaded yet")
@@ -315,7 +366,7 @@ def _check_own(name: str, value: object, before: Before) -> None:
     if numpy is None or type(value) is not numpy.ndarray:
         return
     for other, old in before.values.items():
-        if isinstance(old, numpy.ndarray) and numpy.may_share_memory(value, old):
+        if is_a(old, numpy.ndarray) and numpy.may_share_memory(value, old):
             raise NotPlain(f"{name} is a part of {other}")
 
 
@@ -326,8 +377,8 @@ def _as_text(shell: Any, value: object) -> str:
         return str(shell.display_formatter.format(value, include={"text/plain"})[0].get("text/plain", ""))[
             :MOST_TEXT
         ]
-    except Exception as error:  # the boundary to a class of the user's  # noqa: BLE001
-        return f"<{type(value).__name__}: its repr fails with {type(error).__name__}>"
+    except BaseException as error:  # the boundary to a class of the user's  # noqa: BLE001
+        return f"<{type_name(value)}: its repr fails with {type(error).__name__}>"
 
 
 def _size(number: int) -> str:

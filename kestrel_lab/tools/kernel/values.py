@@ -165,6 +165,15 @@ def _naive_or_utc(value: dt.datetime) -> dt.datetime:
 
 def encode_value(value: object, buffers: Buffers, depth: int = 0) -> Tree:
     """Return `value` as JSON that refers to `buffers`; raises `NotPlain` with the reason for other data."""
+    try:
+        return _encode(value, buffers, depth)
+    except NotPlain:
+        raise
+    except BaseException as error:  # the boundary to classes of others
+        raise NotPlain(f"reading it raises {type(error).__name__}") from error
+
+
+def _encode(value: object, buffers: Buffers, depth: int) -> Tree:
     kind = type(value)
     if value is None or kind in (bool, str):
         return cast("Json", value)

@@ -17,15 +17,17 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal, cast
 
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.kernel.state.boundary import is_a, module_of, read_or, type_name
 from kestrel_lab.tools.kernel.state.fingerprints import (
     MOST_PARTS,
-    block_kind,
+    Unread,
+    container_items,
     is_large,
     is_opaque,
-    numpy_random_state,
     value_fingerprint,
     walk,
 )
+from kestrel_lab.tools.kernel.state.library_values import block_kind, numpy_random_state
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, encode_value
 
 _VALUES = frozenset({"DataFrame", "Series", "ndarray", "list", "tuple", "set", "frozenset", "dict"})
@@ -63,9 +65,10 @@ def user_variables(namespace: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in namespace.items()
-        if not name.startswith("_")
+        if type(name) is str
+        and not name.startswith("_")
         and name not in _OWN
-        and not isinstance(value, ModuleType)
+        and not is_a(value, ModuleType)
         and name.isidentifier()
     }
 
@@ -78,8 +81,9 @@ def hidden_names(namespace: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in namespace.items()
-        if name not in _OWN
-        and (name.startswith("_") or isinstance(value, ModuleType))
+        if type(name) is str
+        and name not in _OWN
+        and (name.startswith("_") or is_a(value, ModuleType))
         and not _SHELLS.fullmatch(name)
     }
 
@@ -99,8 +103,13 @@ class Description:
 
 def describe_value(value: object) -> Description:
     """Describe `value` without changing it, quoting only a small part."""
+    unread = Description(type=type_name(value), text="it cannot be read")
+    return read_or(unread, _describe, value)
+
+
+def _describe(value: Any) -> Description:
     pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
-    if pandas is not None and isinstance(value, pandas.DataFrame):
+    if pandas is not None and is_a(value, pandas.DataFrame):
         columns = tuple(
             (str(name), str(kind)) for name, kind in zip(value.columns, value.dtypes, strict=True)
         )
@@ -108,14 +117,14 @@ def describe_value(value: object) -> Description:
         return Description(
             type="DataFrame", text=text, rows=len(value), columns=columns, missing=_count_missing(value)
         )
-    if pandas is not None and isinstance(value, pandas.Series):
+    if pandas is not None and is_a(value, pandas.Series):
         text = f"{len(value):,} values of {value.dtype}"
         return Description(type="Series", text=text, rows=len(value), missing=int(value.isna().sum()))
-    if numpy is not None and isinstance(value, numpy.ndarray):
+    if numpy is not None and is_a(value, numpy.ndarray):
         size = " × ".join(f"{side:,}" for side in value.shape) or "one"
         return Description(type="ndarray", text=f"{size} of {value.dtype}")
-    kind = type(value).__name__
-    if isinstance(value, list | tuple | set | frozenset | dict) and len(value) > _REPR.maxlist:
+    kind = type_name(value)
+    if is_a(value, list | tuple | set | frozenset | dict) and len(value) > _REPR.maxlist:
         return Description(type=kind, text=f"{len(value):,} items: {short_repr(value)}")
     return Description(type=kind, text=short_repr(value))
 
@@ -132,8 +141,8 @@ def short_repr(value: object) -> str:
     """Return the start of a value's `repr`, on one line."""
     try:
         return " ".join(_REPR.repr(value).split())[:300]
-    except Exception as error:  # the boundary to a class of the user's  # noqa: BLE001
-        return f"<{type(value).__name__}: its repr fails with {type(error).__name__}>"
+    except BaseException as error:  # the boundary to a class of the user's  # noqa: BLE001
+        return f"<{type_name(value)}: its repr fails with {type(error).__name__}>"
 
 
 # What code can reach.
@@ -164,10 +173,10 @@ def reachable_names(code: str, namespace: Mapping[str, Any]) -> set[str]:
         value = known[name]
         todo += [other for function in _functions_in(value) for other in _names_in(function.__code__)]
         # What a function does is in its names, which are followed above.
-        if isinstance(value, FunctionType):
+        if is_a(value, FunctionType):
             continue
         # Methods of the user's classes may do anything, and their code is not followed.
-        if type(value).__module__ == "__main__" or isinstance(value, type):
+        if module_of(type(value)) == "__main__" or is_a(value, type):
             return set(known)
         todo += _shared_with(value, known)
     return found
@@ -181,7 +190,7 @@ def _functions_in(value: object) -> Iterator[FunctionType]:
             continue
         # Bounded: this runs before each call, and closures may form cycles.
         for part, _ in walk(one, _MOST_FUNCTIONS):
-            if isinstance(part, FunctionType) and id(part) not in seen:
+            if is_a(part, FunctionType) and id(part) not in seen:
                 seen.add(id(part))
                 yield part
                 todo += [*closure_of(part).values(), getattr(part, "__wrapped__", None)]
@@ -210,17 +219,18 @@ def _shared_with(value: object, known: Mapping[str, Any]) -> Iterator[str]:
     for name, other in known.items():
         if id(other) in parts or (
             numpy is not None
-            and isinstance(value, numpy.ndarray)
-            and isinstance(other, numpy.ndarray)
-            and numpy.may_share_memory(value, other)
+            and is_a(value, numpy.ndarray)
+            and is_a(other, numpy.ndarray)
+            and read_or(True, numpy.may_share_memory, value, other)
         ):
             yield name
 
 
 def _inner_values(value: object, depth: int = 0) -> Iterator[object]:
     yield value
-    if depth < _DEEP and isinstance(value, list | tuple | dict) and len(value) <= _MANY:
-        for item in list(value.values() if isinstance(value, dict) else value):
+    if depth < _DEEP and is_a(value, list | tuple | dict):
+        items = container_items(value) or []
+        for item in items if len(items) <= _MANY else ():
             yield from _inner_values(item, depth + 1)
 
 
@@ -286,6 +296,8 @@ class Before:
     """Variables that cannot be compared and whose methods the code calls."""
     hidden: frozenset[str] = frozenset()
     """Names of modules, and those with an underscore."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """By variable that the code names, why something in it cannot be compared."""
     own: tuple[tuple[str, Any], ...] = ()
     """Functions, classes and modules of the user, with the name of the variable, or in variables."""
 
@@ -295,34 +307,35 @@ class Before:
         names = reachable_names(code, namespace)
         values = user_variables(namespace)
         seen, own, left = dict[str, int](), list[tuple[str, Any]](), _MOST_OTHERS
+        used, unread = _used(code), dict[str, str]()
         for name, value in values.items():
             # Variables out of the code's reach are compared as well, as far as that is cheap: code may reach
             # them in ways that `reachable_names` does not see.
             if name in names or (left > 0 and not is_large(value)):
-                seen[name], found, count = _print_and_own(
-                    value, MOST_PARTS if name in names else _MOST_OF_OTHER
-                )
-                own += [(name if one is value else "", one) for one in found]
-                left -= 0 if name in names else count
+                parts = _WalkedValue.of(value, MOST_PARTS if name in names else _MOST_OF_OTHER)
+                seen[name] = parts.fingerprint
+                own += [(name if one is value else "", one) for one in parts.own]
+                left -= 0 if name in names else parts.count
+                if parts.unread and name in used:
+                    unread[name] = parts.unread
         hidden = hidden_names(namespace)
         own += [
-            (name, value)
-            for name, value in hidden.items()
-            if isinstance(value, ModuleType | FunctionType | type)
+            (name, value) for name, value in hidden.items() if is_a(value, ModuleType | FunctionType | type)
         ]
         return cls(
             values,
             {name: describe_value(values[name]) for name in names},
             {name: seen[name] for name in names},
-            frozenset(name for name, value in namespace.items() if isinstance(value, ModuleType)),
+            frozenset(name for name, value in namespace.items() if is_a(value, ModuleType)),
             {name: found for name, found in seen.items() if name not in names},
             {name: state for name, value in values.items() if (state := read_state(value)) is not None},
             frozenset(
                 name
-                for name, called in _used(code).items()
+                for name, called in used.items()
                 if name in names and _may_change(values[name], called=called)
             ),
             frozenset(hidden),
+            unread,
             tuple(own),
         )
 
@@ -365,35 +378,51 @@ class Before:
             elif inside:
                 text = value_difference(self._was(name), describe_value(old))
                 found.append(Change(name=name, kind="changed", text=text, inside=True, lost=lost))
-            elif name in self.used:
+            elif name in self.used or name in self.unread:
                 text = "it cannot be seen whether it changed"
-                found.append(Change(name=name, kind="changed", text=text, inside=True, lost=not_plain(old)))
+                why = self.unread.get(name) or not_plain(old)
+                found.append(Change(name=name, kind="changed", text=text, inside=True, lost=why))
         return found
 
     def _was(self, name: str) -> Description:
         return self.described.get(name) or describe_value(self.values[name])
 
 
-def _print_and_own(value: object, most: int) -> tuple[int, list[Any], int]:
-    """Return a value's fingerprint, the functions, classes and modules in it, and its number of parts."""
-    tokens, own = list[object](), list[Any]()
-    for one, token in walk(value, most):
-        tokens.append(token)
-        if isinstance(one, type | FunctionType | ModuleType):
-            own.append(one)
-        elif type(one).__module__ != "builtins":
-            own.append(type(one))
-    return hash(tuple(tokens)), own, len(tokens)
+@dataclass(frozen=True, slots=True)
+class _WalkedValue:
+    """What one walk through a value gave."""
+
+    fingerprint: int
+    own: list[Any]
+    """The functions, classes and modules in it."""
+    count: int
+    """Its number of parts."""
+    unread: str
+    """Why a part of it could not be read; empty if all could."""
+
+    @classmethod
+    def of(cls, value: object, most: int) -> _WalkedValue:
+        tokens, own, unread = list[object](), list[Any](), ""
+        for part, token in walk(value, most):
+            tokens.append(token)
+            if is_a(token[0], Unread):
+                unread = token[0].reason
+            if is_a(part, type | FunctionType | ModuleType):
+                own.append(part)
+            elif module_of(type(part)) != "builtins":
+                own.append(type(part))
+        return cls(hash(tuple(tokens)), own, len(tokens), unread)
 
 
 def read_state(value: object) -> Any:
     """Return the state of a random generator; `None` for anything else."""
-    return value.getstate() if isinstance(value, random.Random) else numpy_random_state(value)
+    read = random.Random.getstate if is_a(value, random.Random) else numpy_random_state
+    return read_or(None, read, value)
 
 
 def put_state(value: Any, state: Any) -> None:
     """Set a random generator back to a state that `read_state` gave."""
-    if isinstance(value, random.Random):
+    if is_a(value, random.Random):
         value.setstate(state)
     elif hasattr(value, "bit_generator"):
         value.bit_generator.state = state
@@ -428,7 +457,7 @@ def put_back(old: Any, value: Any) -> Any:
 
 def _may_change(value: object, *, called: bool) -> bool:
     """Return true if code may change an opaque value it names: by a method or by iterating."""
-    return (called or hasattr(type(value), "__next__")) and is_opaque(value)
+    return (called or read_or(True, hasattr, type(value), "__next__")) and is_opaque(value)
 
 
 def _used(code: str) -> dict[str, bool]:

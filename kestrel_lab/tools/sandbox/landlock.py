@@ -17,6 +17,7 @@ from typing import Any
 
 _CREATE, _ADD, _RESTRICT, _CAPSET_X86, _CAPSET_ARM = 444, 445, 446, 126, 91
 _SECCOMP_X86, _SECCOMP_ARM = 317, 277
+_SET_FILTER, _NEW_LISTENER = 1, 8
 _VERSION_FLAG = 1
 _BENEATH = 1
 _NO_NEW_PRIVS, _SECCOMP, _CAPBSET_DROP, _SECUREBITS, _AMBIENT = 38, 22, 24, 28, 47
@@ -162,6 +163,22 @@ def filter_calls(program: bytes, *, all_threads: bool = False) -> None:
         _call(number, ctypes.c_uint(1), ctypes.c_uint(1), ctypes.c_void_p(ctypes.addressof(described)))
     else:
         _prctl(_SECCOMP, 2, ctypes.addressof(described))
+
+
+def filter_observed(program: bytes) -> int:
+    """Apply a filter to this thread and its children; return the descriptor by which an observer hears of
+    their calls. Raises `OSError` where another observer is there already.
+    """
+    steps = ctypes.create_string_buffer(program, len(program))
+    described = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(steps)))
+    _prctl(_NO_NEW_PRIVS, 1)
+    number = _SECCOMP_X86 if os.uname().machine == "x86_64" else _SECCOMP_ARM
+    return _call(
+        number,
+        ctypes.c_uint(_SET_FILTER),
+        ctypes.c_uint(_NEW_LISTENER),
+        ctypes.c_void_p(ctypes.addressof(described)),
+    )
 
 
 def open_nofollow(path: str) -> int:

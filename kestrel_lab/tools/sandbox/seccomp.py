@@ -53,6 +53,12 @@ _EFFECTS = {
 }
 """Calls with an effect outside of the process, which a command in a sandbox may have and a preview may not.
 """
+_PATHS = (
+    "open 2 -, creat 85 -, openat 257 56, openat2 437 437, truncate 76 45, mkdir 83 -, mkdirat 258 34, "
+    "mknod 133 -, mknodat 259 33, rmdir 84 -, unlink 87 -, unlinkat 263 35, rename 82 -, renameat 264 38, "
+    "renameat2 316 276, link 86 -, linkat 265 37, symlink 88 -, symlinkat 266 36"
+)
+"""Calls on paths that Landlock allows or refuses."""
 _OUTLIVES = (
     "shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 193, semctl 66 191, "
     "semtimedop 220 192, "
@@ -70,6 +76,12 @@ whether a number is that of an own thread.
 _OF_GROUPS = ((141, 140), (251, 30))
 """`setpriority` and `ioprio_set`, whose second argument is the number; they rule those of a whole user, too.
 """
+_CALLS_BY_ARGUMENT = (
+    "prlimit64 302 261, migrate_pages 256 238, move_pages 279 239, sched_setaffinity 203 122, "
+    "setpriority 141 140, ioprio_set 251 30, fcntl 72 25, clone 56 220, socket 41 198, socketpair 53 199, "
+    "ioctl 16 29"
+)
+"""Calls that are refused for some of their arguments."""
 _SHMGET, _MOST_SEGMENT = (29, 194), 64 * 1024
 """Most bytes of System V shared memory that a command with namespaces of its own may request at once: it
 belongs to no process, so the memory limit does not count it.
@@ -92,7 +104,7 @@ AF_INET, AF_INET6 = 2, 10
 _LOAD, _MASK, _RETURN = 0x20, 0x54, 0x06
 _EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
 _NUMBER, _ARCH, _FIRST, _SECOND = 0, 4, 16, 24
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_ALLOW, _ERRNO, _NOTIFY = 0x7FFF0000, 0x00050000, 0x7FC00000
 
 _Instruction = tuple[int, int, int, int]
 
@@ -103,8 +115,27 @@ def processor_column() -> int | None:
 
 
 @cache
+def call_numbers() -> dict[int, str]:
+    """Return the names of the system calls of this processor that a filter rules, by number."""
+    column = processor_column()
+    assert column is not None
+    texts = [*_DENIED.values(), *_EFFECTS.values(), _OUTLIVES, _OF_OTHERS, _PATHS, _CALLS_BY_ARGUMENT]
+    names = {}
+    for call in ", ".join(texts).split(", "):
+        name, *numbers = call.split()
+        if numbers[column] != "-":
+            names[int(numbers[column])] = name
+    return names
+
+
+@cache
 def filter_program(
-    families: Sequence[int], *, truncate: bool = True, effects: bool = True, namespaces: bool = False
+    families: Sequence[int],
+    *,
+    truncate: bool = True,
+    effects: bool = True,
+    namespaces: bool = False,
+    observed: bool = False,
 ) -> bytes:
     """Return the filter as an array of `sock_filter`, for this machine's processor.
 
@@ -113,13 +144,15 @@ def filter_program(
     processes and shared memory, it rules no process but its own, and leaves no shared memory or queue behind.
     Without `effects` no process is started, signalled or ruled, no mode, owner or time of a file is changed,
     and nothing is left in shared memory; threads can be started. What is refused fails with `EPERM`, what a
-    program can do without (`clone3`, calls of other processor modes) with `ENOSYS`. Raises `OSError` for an
-    unknown processor.
+    program can do without (`clone3`, calls of other processor modes) with `ENOSYS`. A filter that is
+    `observed` refuses nothing itself: an observer hears of what it would refuse, and of all calls on paths,
+    and answers them. Raises `OSError` for an unknown processor.
     """
     column = processor_column()
     if column is None:
         raise OSError(errno.ENOSYS, f"no list of system calls for the processor {platform.machine()}")
-    refused, absent = _return_instruction(_ERRNO | errno.EPERM), _return_instruction(_ERRNO | errno.ENOSYS)
+    refused = _return_instruction(_NOTIFY if observed else _ERRNO | errno.EPERM)
+    absent = _return_instruction(_ERRNO | errno.ENOSYS)
     program: list[_Instruction] = [_load(_ARCH), (_EQUAL, 1, 0, _AUDIT_ARCH[column]), absent, _load(_NUMBER)]
     if column == 0:
         # The x32 mode has other numbers for the same calls, which would pass the filter.
@@ -130,6 +163,7 @@ def filter_program(
         *(() if truncate else (_TRUNCATE,)),
         *shared,
         *(() if effects else _EFFECTS.values()),
+        *((_PATHS,) if observed else ()),
     ]
     for call in ", ".join(denied).split(", "):
         if (number := call.split()[1 + column]) != "-":

@@ -12,13 +12,15 @@ import ast
 import dis
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
-from kestrel_lab.tools.kernel.state.fingerprints import is_large, is_own, raw_dict, value_fingerprint
+from kestrel_lab.tools.kernel.state.boundary import is_a, module_of, raw_dict, read_or, type_name
+from kestrel_lab.tools.kernel.state.fingerprints import is_large, value_fingerprint
+from kestrel_lab.tools.kernel.state.libraries import is_own
 from kestrel_lab.tools.kernel.state.probes import ABSENT, same, set_or_delete
 from kestrel_lab.tools.kernel.variables import (
     Alteration,
@@ -36,6 +38,8 @@ _NOT_STATE = frozenset(
     "__annotations_cache__ last_exc last_type last_value "
     "last_traceback".split()
 )
+_VARS_OF: Callable[[type], Mapping[str, Any]] = vars(type)["__dict__"].__get__
+"""The attributes of a class, by no code of its metaclass."""
 _CLOSURE = " in its closure"
 _COPIED = (list, dict, set, bytearray, deque)
 _MOST_COPIED = 1_000
@@ -75,15 +79,15 @@ class Holder:
         target = self.target
         if type(target) is dict:
             return hidden_names(target)
-        if isinstance(target, FunctionType):
+        if is_a(target, FunctionType):
             found: dict[str, Any] = {
                 name: getattr(target, name) for name in ("__code__", "__defaults__", "__kwdefaults__")
             }
             found |= {f"{name}{_CLOSURE}": value for name, value in closure_of(target).items()}
-            return found | target.__dict__
-        found = dict(vars(target) if isinstance(target, type) else raw_dict(target))
-        if isinstance(target, type):
-            found["__bases__"] = target.__bases__
+            return {**found, **target.__dict__}
+        found = dict(_VARS_OF(target) if is_a(target, type) else raw_dict(target))
+        if is_a(target, type):
+            found["__bases__"] = read_or((), getattr, target, "__bases__")
         return {name: value for name, value in found.items() if name not in _NOT_STATE}
 
     def get(self, name: str) -> Any:
@@ -93,12 +97,12 @@ class Holder:
     def put(self, name: str, value: Any) -> None:
         """Make `value` the attribute of that name again; `ABSENT` removes it."""
         target = self.target
-        if isinstance(target, FunctionType) and name.endswith(_CLOSURE) and target.__closure__:
+        if is_a(target, FunctionType) and name.endswith(_CLOSURE) and target.__closure__:
             place = target.__code__.co_freevars.index(name.removesuffix(_CLOSURE))
             target.__closure__[place].cell_contents = value
-        elif isinstance(target, type):
+        elif is_a(target, type):
             type.__delattr__(target, name) if value is ABSENT else type.__setattr__(target, name, value)
-        elif isinstance(target, FunctionType) and name in ("__code__", "__defaults__", "__kwdefaults__"):
+        elif is_a(target, FunctionType) and name in ("__code__", "__defaults__", "__kwdefaults__"):
             setattr(target, name, value)
         else:
             set_or_delete(target if type(target) is dict else raw_dict(target), name, value)
@@ -131,7 +135,7 @@ class _Part:
         if not self.changed_inside:
             return ""
         if self.copy is ABSENT:
-            return f"it is a {type(self.value).__qualname__} that was changed inside"
+            return f"it is a {type_name(self.value)} that was changed inside"
         return "" if value_fingerprint(self.copy) == self.seen else "objects in it were changed"
 
 
@@ -165,7 +169,7 @@ class Snapshot:
         snapshot._stored, snapshot._paths = _stored_names(tree), set(_dotted_paths(tree))
         for holder in [Holder("", names), *own]:
             snapshot._add(holder)
-            if isinstance(holder.target, FunctionType):
+            if is_a(holder.target, FunctionType):
                 snapshot._stored |= _attributes_of(holder.target.__code__)
                 snapshot._paths |= set(_paths_of(holder.target))
         snapshot.look_again()
@@ -195,17 +199,17 @@ class Snapshot:
         for name in [*rest, ""]:
             if value is ABSENT:
                 return
-            if isinstance(value, ModuleType):
+            if is_a(value, ModuleType):
                 if raw_dict(value) is not self.names:
                     yield Holder(value.__name__, value, own=is_own(value.__name__))
-            elif isinstance(value, type | FunctionType):
-                yield Holder(path, value, own=is_own(value.__module__))
+            elif is_a(value, type | FunctionType):
+                yield Holder(path, value, own=is_own(module_of(value)))
             elif value is not self.names.get(first):
                 if not raw_dict(value):
                     return
                 # An object of a library: settings, say.
                 yield Holder(path, value, own=False)
-            value = (vars(value) if isinstance(value, type) else raw_dict(value)).get(name, ABSENT)
+            value = (_VARS_OF(value) if is_a(value, type) else raw_dict(value)).get(name, ABSENT)
             path = f"{path}.{name}"
 
     def alterations(self) -> Iterator[Alteration]:
@@ -218,12 +222,12 @@ class Snapshot:
 
     def _compared(self, holder: Holder, name: str, part: _Part | None, now: Any) -> Iterator[Alteration]:
         was = ABSENT if part is None else part.value
-        replaced = now is not was and not (isinstance(was, CodeType) and same(was, now))
+        replaced = now is not was and not (is_a(was, CodeType) and same(was, now))
         if not replaced and (part is None or not part.changed_inside):
             return
         if replaced and not (holder.own or self._counts(name, was, now)):
             return
-        if was is ABSENT and isinstance(now, ModuleType):  # an import
+        if was is ABSENT and is_a(now, ModuleType):  # an import
             return
         yield _alteration(holder, name, part, now, replaced=replaced)
 
@@ -231,7 +235,7 @@ class Snapshot:
         """Return true if the code changed a library's attribute: it names it, or the new object is the
         user's.
         """
-        if isinstance(now, ModuleType) or isinstance(was, ModuleType):
+        if is_a(now, ModuleType) or is_a(was, ModuleType):
             return False
         return name in self._stored or (
             (callable(was) or was is ABSENT) and callable(now) and _is_foreign(now)
@@ -240,7 +244,7 @@ class Snapshot:
 
 def _is_foreign(value: Any) -> bool:
     kind = type(value)
-    module = value.__module__ if isinstance(value, FunctionType | type) else kind.__module__
+    module = module_of(value if is_a(value, FunctionType | type) else kind)
     return module == "unittest.mock" or is_own(module, made=False)
 
 
@@ -359,10 +363,10 @@ def own_holders(values: Iterable[tuple[str, Any]]) -> list[Holder]:
     found, todo = dict[int, Holder](), deque(values)
     while todo and len(found) < _MOST_FOUND:
         name, value = todo.popleft()
-        if isinstance(value, ModuleType):
+        if is_a(value, ModuleType):
             if value.__name__ == "__main__" or not is_own(value.__name__):
                 continue
-        elif not isinstance(value, type | FunctionType) or not is_own(value.__module__):
+        elif not is_a(value, type | FunctionType) or not is_own(module_of(value)):
             continue
         if id(value) in found:
             continue
@@ -370,15 +374,13 @@ def own_holders(values: Iterable[tuple[str, Any]]) -> list[Holder]:
         holder = found[id(value)] = Holder(named, value)
         for key, part in holder.read().items():
             for inner in _unwrapped(part):
-                todo.append(
-                    (f"{named}.{key}" if isinstance(inner, FunctionType) and inner is part else "", inner)
-                )
+                todo.append((f"{named}.{key}" if is_a(inner, FunctionType) and inner is part else "", inner))
     return list(found.values())
 
 
 def _unwrapped(value: Any) -> list[Any]:
     """Return the targets of a descriptor, bound method or decorated function, and itself."""
-    inner: list[Any] = [value.__func__] if isinstance(value, staticmethod | classmethod | MethodType) else []
-    inner += [value.fget] if isinstance(value, property) else []
-    inner += [] if isinstance(value, ModuleType | type) else [raw_dict(value).get("__wrapped__")]
-    return [value, type(value), *(one for one in inner if isinstance(one, FunctionType))]
+    inner: list[Any] = [value.__func__] if is_a(value, staticmethod | classmethod | MethodType) else []
+    inner += [value.fget] if is_a(value, property) else []
+    inner += [] if is_a(value, ModuleType | type) else [raw_dict(value).get("__wrapped__")]
+    return [value, type(value), *(one for one in inner if is_a(one, FunctionType))]

@@ -1,14 +1,13 @@
 """Effects of code on files, processes and the network, by what Python reports to audit hooks.
 
-A preview notes what is wanted while the system refuses it (`Effects`); code that runs in the kernel is
-watched while it does it (`Witness`). Code can hide from both. They are for the person who is asked, or who
-undoes it: the lockdown is what refuses.
+A preview notes what is wanted, in words, while the system refuses it (`Effects`); code that runs in the
+kernel is watched while it does it (`Witness`). Code can hide from both. They are for the person who is asked,
+or who undoes it: the lockdown refuses, and an `Observer` outside of the copy knows what was refused.
 """
 
 from __future__ import annotations
 
 import builtins
-import errno
 import io
 import os
 import shutil
@@ -23,8 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from kestrel_lab.tools.kernel.lockdown import is_special_file
-from kestrel_lab.tools.kernel.state.fingerprints import in_library
+from kestrel_lab.tools.kernel.state.libraries import in_library, in_python
 from kestrel_lab.tools.kernel.variables import Alteration, Change
 
 MOST_WISHES = 20
@@ -64,15 +62,12 @@ class Effects:
     `install` is permanent: Python cannot remove an audit hook.
     """
 
-    def __init__(self, scratch: str, workspace: str) -> None:
+    def __init__(self, scratch: str) -> None:
         """Files that are written go into `scratch`."""
         self.scratch = os.path.join(scratch, "")
-        self.workspace = os.path.join(workspace, "")
         self.refused: list[str] = []
         self.written: dict[str, str] = {}
         """By path, where it was written instead."""
-        self.read_files = False
-        """True if files of the workspace were opened."""
         self._open: Callable[..., Any] = io.open
         self._busy = False
 
@@ -117,10 +112,6 @@ class Effects:
         self._busy = True
         try:
             if event == "open":
-                if isinstance(args[0], str | bytes) and is_special_file(args[0]):
-                    self._note(f"use the pipe or device {os.fsdecode(args[0])}")
-                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fsdecode(args[0]))
-                self.read_files |= str(args[0]).startswith(self.workspace) or not str(args[0]).startswith("/")
                 if (
                     isinstance(args[2], int)
                     and args[2] & (os.O_WRONLY | os.O_RDWR)
@@ -136,7 +127,7 @@ class Effects:
             self._busy = False
 
     def _own(self, path: str) -> bool:
-        return os.path.abspath(path).startswith(self.scratch) or path == os.devnull
+        return os.path.join(os.path.abspath(path), "").startswith(self.scratch) or path == os.devnull
 
     def _harmless(self, event: str, args: tuple[Any, ...]) -> bool:
         """Return true if only scratch files are concerned, or an existing folder is made."""
@@ -394,11 +385,7 @@ def _opener() -> str:
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
-        if (
-            file != __file__
-            and name != "_modified_open"
-            and not (in_library(file) and "site-packages" not in file)
-        ):
+        if name != "_modified_open" and not in_python(file):
             return file
         frame = frame.f_back
     return ""

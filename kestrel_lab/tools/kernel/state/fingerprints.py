@@ -13,33 +13,30 @@ import itertools
 import marshal
 import os
 import random
-import site
 import stat
 import sys
-import sysconfig
 import types
 import warnings
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from functools import cache, lru_cache, partial
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
-MOST_HASHED = 512 * 1024**2
-"""Bytes of one value that are compared whole; of a larger one, and of columns of objects, a sample."""
+from kestrel_lab.tools.kernel.state.boundary import is_a, raw_dict, read_or, type_name
+from kestrel_lab.tools.kernel.state.libraries import is_own
+from kestrel_lab.tools.kernel.state.library_values import package_of, read_library_value
+
 MOST_PARTS = 4_000
 """Objects in one value that are looked at; what lies beyond them counts by its identity."""
-_SAMPLE = 20_000
-_BLOCK, _SUMMED = 4_096, 1 << 20
 _MANY = 1_000
 _LARGE = 10_000
 _BARE = object.__basicsize__ + 2 * tuple.__itemsize__
 """Size of an object of a Python class without slots; a larger one holds data that no attribute shows."""
 _ATOMS = frozenset({int, float, complex, str, bytes, bool, type(None), type(...)})
-_SHOWN = (bool, int, float, str, list, tuple, dict, type(None))
 _PLAIN = frozenset({list, tuple, dict, set, frozenset})
 _BY_IDENTITY = ("pyarrow.", "jax.", "jaxlib.", "re.", "kestrel_lab.")
 """Modules with immutable objects, and this package, whose objects change with each event."""
@@ -68,6 +65,14 @@ _ONLY_ID = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Stands for an object that could not be read, because the code of its class raised an exception."""
+
+    identity: int
+    reason: str = field(compare=False)
+
+
 def value_fingerprint(value: object, most: int = MOST_PARTS) -> int:
     """Return a number that changes with the content of `value`. Very large values and columns of objects are
     compared by a sample.
@@ -75,8 +80,11 @@ def value_fingerprint(value: object, most: int = MOST_PARTS) -> int:
     return hash(tuple(token for _, token in walk(value, most)))
 
 
-def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[object, object]]:
-    """Yield the objects in `value` up to a bound, nearest first, each with what to compare of it."""
+def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[Any, tuple[Any, ...]]]:
+    """Yield the objects in `value` up to a bound, nearest first, each with what to compare of it.
+
+    An object that cannot be read has an `Unread` there, and nothing in it is looked at.
+    """
     queue: deque[object] = deque([value])
     # The objects are kept in `held`: Python may give the id of a freed object to another one.
     places, held = {id(value): 0}, [value]
@@ -85,7 +93,7 @@ def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[object, object
         token, parts = _look_at(one)
         links: list[object] = []
         for part in parts:
-            if type(part) in _ATOMS:
+            if _is_of(part, _ATOMS):
                 links.append(_of_atom(part))
             elif id(part) in places:
                 links.append(places[id(part)])
@@ -96,64 +104,78 @@ def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[object, object
                 queue.append(part)
             else:
                 # By type only: reading an object may make a new container with another identity each time.
-                links.append(type(part).__name__ if type(part) in _PLAIN else id(part))
+                links.append(type_name(part) if _is_of(part, _PLAIN) else id(part))
         yield one, (token, *links)
 
 
 def is_large(value: object) -> bool:
     """Return true if comparing a value is noticeably slow, so that only code naming it is worth it."""
+    return read_or(False, _is_large, value)
+
+
+def _is_large(value: Any) -> bool:
     kind = type(value)
     if kind in _PLAIN or kind in (str, bytes, bytearray, deque):
-        return len(cast("Any", value)) > _LARGE
-    root, pandas = _root(kind), sys.modules.get("pandas")
+        return len(value) > _LARGE
+    root, pandas = package_of(kind), sys.modules.get("pandas")
     if root == "numpy":
         return int(getattr(value, "nbytes", 0)) > 8 * _LARGE
     return (
         pandas is not None
-        and isinstance(value, pandas.DataFrame | pandas.Series | pandas.Index)
+        and is_a(value, pandas.DataFrame | pandas.Series | pandas.Index)
         and int(value.size) > _LARGE
     )
 
 
 def is_opaque(value: object) -> bool:
     """Return true if nothing in `value` can be read, as in a library's connection."""
-    kind = type(value)
-    if isinstance(value, _ONLY_ID) or kind in _ATOMS or kind in _PLAIN or _is_by_identity(cast("Any", kind)):
+    if is_a(value, _ONLY_ID) or _is_of(value, _ATOMS | _PLAIN):
         return False
-    return _look_at(value) == (("id", id(value)), ())
+    if read_or(False, _is_by_identity, type(value)):
+        return False
+    return _look_at(value)[0] in (_opaque(value), Unread(id(value), ""))
 
 
-def _root(kind: type) -> str:
-    """Return the name of the package that a type is of."""
-    # A class may have a property of that name.
+def _opaque(value: object) -> tuple[object, ...]:
+    return ("id", id(value))
+
+
+def _is_of(value: object, kinds: frozenset[Any]) -> bool:
+    """Return true if the type of `value` is one of `kinds`."""
+    try:
+        return type(value) in kinds
+    except BaseException:  # the hash of a class may be code of its metaclass  # noqa: BLE001
+        return False
+
+
+def _is_by_identity(kind: type) -> bool:
     module = kind.__module__
-    return module.partition(".")[0] if isinstance(module, str) else ""
+    return isinstance(module, str) and f"{module}.".startswith(_BY_IDENTITY)
 
 
-@lru_cache(maxsize=4_096)
-def _is_by_identity(kind: Any) -> bool:
-    return isinstance(kind.__module__, str) and f"{kind.__module__}.".startswith(_BY_IDENTITY)
-
-
-def _look_at(value: Any) -> tuple[object, Iterable[object]]:
+def _look_at(value: object) -> tuple[object, Sequence[object]]:
     """Return what is compared of one object itself, and its parts."""
+    try:
+        token, parts = _read_parts(value)
+        return token, list(parts)
+    except BaseException as error:  # the boundary to classes of others  # noqa: BLE001
+        return Unread(id(value), f"reading a {type_name(value)} raises {type_name(error)}"), ()
+
+
+def _read_parts(value: Any) -> tuple[object, Iterable[object]]:
     kind = type(value)
-    if kind in _ATOMS:
+    if _is_of(value, _ATOMS):
         return _of_atom(value), ()
-    if kind in _PLAIN:
+    if _is_of(value, _PLAIN):
         return _of_container(value)
-    if isinstance(value, _ONLY_ID) or _is_by_identity(cast("Any", kind)):
-        return ("id", id(value)), ()
+    if is_a(value, _ONLY_ID) or _is_by_identity(kind):
+        return _opaque(value), ()
     if kind.__module__ == _DRAWN:
         return ("type", id(kind)), ()
-    if (library := _of_library(value)) is not None:
-        return library, ()
-    try:
-        read = _reader(cast("Any", kind))
-        return _of_object(value, kind) if read is None else ((kind.__qualname__, id(value)), (read(value),))
-    except Exception:  # noqa: BLE001
-        # The boundary to classes of others, which may refuse to be read: these are compared by identity.
-        return ("id", id(value)), ()
+    if (library := read_library_value(value)) is not None:
+        return library
+    read = _reader(kind)
+    return _of_object(value, kind) if read is None else ((kind.__qualname__, id(value)), (read(value),))
 
 
 def _of_atom(value: object) -> object:
@@ -169,11 +191,12 @@ def _of_container(value: Any) -> tuple[object, Iterable[object]]:
             kind.__name__,
             hash(frozenset(value)),
         ), ()
-    kinds = set(map(type, value.values() if kind is dict else value)) | (
-        set(map(type, value)) if kind is dict else set()
-    )
+    kinds = read_or(frozenset[Any]({object}), _types_in, value)
     # Only plain values: marshal would copy the bytes of an array.
-    if kinds <= _ATOMS or (len(value) > _MANY and kinds <= _ATOMS | _PLAIN and _plain_within(value)):
+    is_plain = kinds <= _ATOMS
+    if not is_plain and len(value) > _MANY and kinds <= _ATOMS | _PLAIN:
+        is_plain = read_or(False, _plain_within, value)
+    if is_plain:
         try:
             return (kind.__name__, zlib.crc32(marshal.dumps(value, 2))), ()
         except ValueError:
@@ -188,6 +211,12 @@ def _of_container(value: Any) -> tuple[object, Iterable[object]]:
     return (kind.__name__, len(value)), [
         part for pair in value.items() for part in pair
     ] if kind is dict else value
+
+
+def _types_in(container: Any) -> frozenset[Any]:
+    if type(container) is dict:
+        return frozenset(map(type, container)) | frozenset(map(type, container.values()))
+    return frozenset(map(type, container))
 
 
 def _plain_within(value: Any) -> bool:
@@ -205,11 +234,9 @@ def _plain_within(value: Any) -> bool:
 # Objects.
 
 
-def _of_object(value: Any, kind: type) -> tuple[object, Iterable[object]]:
-    if issubclass(kind, dict | list | set | frozenset | tuple | deque):
-        content: list[object] = list(
-            itertools.chain.from_iterable(dict.items(value)) if issubclass(kind, dict) else value
-        )
+def _of_object(value: Any, kind: Any) -> tuple[object, Iterable[object]]:
+    content = container_items(value)
+    if content is not None:
         return (id(kind), len(content)), [*content[: 2 * _MANY], *_attributes(value, kind).values()]
     if (
         not kind.__dictoffset__
@@ -217,19 +244,31 @@ def _of_object(value: Any, kind: type) -> tuple[object, Iterable[object]]:
         and kind.__hash__ not in (None, object.__hash__)
     ):
         # A class with its own hash is immutable by convention, even if it caches values in its slots.
-        return (
-            id(kind),
-            hash(value),
-        ), ()
+        return (id(kind), hash(value)), ()
     attributes = _attributes(value, kind)
     if not attributes and kind.__basicsize__ > _BARE:
-        with memoryview(value) as view:
-            return (id(kind), zlib.crc32(view.tobytes())), ()
+        try:
+            with memoryview(value) as view:
+                return (id(kind), zlib.crc32(view.tobytes())), ()
+        except (TypeError, ValueError, BufferError):
+            return _opaque(value), ()
     if not is_own(kind.__module__):
         attributes = {
             name: part for name, part in attributes.items() if not any(word in name for word in _PASSING)
         }
     return (id(kind), tuple(attributes)), attributes.values()
+
+
+def container_items(value: Any) -> list[object] | None:
+    """Return the items of a container, also of a derived class, by the way of its base; `None` for others."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        return list(itertools.chain.from_iterable(dict.items(value)))
+    for base in (list, set, frozenset, tuple, deque):
+        if issubclass(kind, base):
+            items: Iterator[object] = base.__iter__(value)
+            return list(items)
+    return None
 
 
 def _attributes(value: Any, kind: type) -> dict[str, object]:
@@ -245,15 +284,6 @@ def _attributes(value: Any, kind: type) -> dict[str, object]:
                 except AttributeError:
                     continue
     return {**found, **raw_dict(value)}
-
-
-def raw_dict(value: object) -> dict[str, Any]:
-    """Return the `__dict__` of an object or module, without calling its class, which may load lazily."""
-    try:
-        found = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _of_generator(value: Any) -> object:
@@ -319,176 +349,15 @@ _READERS: dict[tuple[type, ...], Callable[[Any], object]] = {
 """Readers of state outside attributes, by Python type."""
 
 
-@lru_cache(maxsize=4_096)
+_READERS_OF: dict[int, tuple[type, Callable[[Any], object] | None]] = {}
+"""By the id of a type, which is kept with it: the hash of a type may be code of its metaclass."""
+_MOST_READERS = 4_096
+
+
 def _reader(kind: type) -> Callable[[Any], object] | None:
-    return next((read for known, read in _READERS.items() if issubclass(kind, known)), None)
-
-
-# Libraries of arrays and frames.
-
-
-def _of_library(value: Any) -> object | None:
-    """Return what to compare of a loaded library's value, such as an array; `None` for others."""
-    root = _root(type(value))
-    if root == "numpy" or (
-        root != "builtins" and "numpy" in sys.modules and isinstance(value, sys.modules["numpy"].ndarray)
-    ):
-        return _of_numpy(value)
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series | pandas.Index):
-        return _of_pandas(value)
-    if root == "torch" and hasattr(value, "_version"):
-        return id(value), value._version, tuple(value.shape)
-    traitlets = sys.modules.get("traitlets")
-    if traitlets is not None and isinstance(value, traitlets.HasTraits):
-        return id(value), value_fingerprint(_traits(value))
-    sqlite = sys.modules.get("sqlite3")
-    if sqlite is not None and isinstance(value, sqlite.Connection):
-        settings = id(value.row_factory), id(value.text_factory), value.isolation_level
-        return id(value), value.total_changes, value.in_transaction, *settings
-    return None
-
-
-def _traits(value: Any) -> dict[str, object]:
-    """Return a widget's displayed values and plain traits, without its connection."""
-    found = {**raw_dict(value), **value._trait_values}
-    shown = {
-        name: one for name, one in found.items() if isinstance(one, _SHOWN) and not name.startswith("_trait")
-    }
-    return {
-        **shown,
-        "observers": {
-            name: [list(map(id, one)) for one in kinds.values()]
-            for name, kinds in value._trait_notifiers.items()
-        },
-    }
-
-
-def _of_numpy(value: Any) -> object | None:
-    numpy = sys.modules["numpy"]
-    if isinstance(value, numpy.ndarray):
-        return _of_array(value)
-    if isinstance(value, numpy.generic):
-        return str(value.dtype), value.tobytes() if value.dtype != object else id(value)
-    if (state := numpy_random_state(value)) is not None:
-        return id(value), value_fingerprint(state)
-    return None
-
-
-def numpy_random_state(value: Any) -> Any:
-    """Return the state of a random generator of numpy; `None` for anything else."""
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is None:
-        return None
-    if isinstance(value, numpy_random.Generator):
-        return value.bit_generator.state
-    if isinstance(value, numpy_random.RandomState):
-        return value.get_state(legacy=False)
-    return value.state if isinstance(value, numpy_random.BitGenerator) else None
-
-
-def _of_pandas(value: Any) -> object:
-    pandas = sys.modules["pandas"]
-    if isinstance(value, pandas.DataFrame):
-        parts = (
-            _of_frame(value),
-            *map(
-                value_fingerprint,
-                (value.index, value.columns, value.attrs, value.flags.allows_duplicate_labels),
-            ),
-        )
-        return hash((tuple(map(str, value.dtypes)), *parts))
-    if isinstance(value, pandas.RangeIndex):
-        return hash((value.start, value.stop, value.step, str(value.name)))
-    index = value_fingerprint(value.index) if isinstance(value, pandas.Series) else 0
-    return hash((str(value.dtype), str(getattr(value, "name", "")), index, _of_column(value.array)))
-
-
-def _of_array(array: Any) -> int:
-    numpy = sys.modules["numpy"]
-    head = (str(array.dtype), array.shape)
-    if array.dtype == object:
-        flat = array.ravel()
-        return hash((head, value_fingerprint(flat[:: max(1, len(flat) // _SAMPLE)].tolist())))
-    step = max(1, array.nbytes // MOST_HASHED)
-    flat = array.T if array.flags.f_contiguous and not array.flags.c_contiguous else array
-    flat = numpy.ascontiguousarray(flat).reshape(-1)[::step]
-    return (
-        hash((head, _of_bytes(numpy.ascontiguousarray(flat).view(numpy.uint8)))) if flat.size else hash(head)
-    )
-
-
-@cache
-def _weights() -> Any:
-    """Return random odd numbers, one for each word of a block, the same in every copy of this process."""
-    numpy = sys.modules["numpy"]
-    return numpy.random.default_rng(0).integers(1, 2**63, _BLOCK // 8, dtype=numpy.uint64) | numpy.uint64(1)
-
-
-def _of_bytes(data: Any) -> int:
-    """Hash bytes; long ones by a weighted sum of the words of each block, 5 times as fast as a checksum."""
-    numpy = sys.modules["numpy"]
-    whole = len(data) // _BLOCK * _BLOCK
-    if whole < _SUMMED:
-        return zlib.crc32(data.data)
-    sums = numpy.einsum("ij,j->i", data[:whole].view(numpy.uint64).reshape(-1, _BLOCK // 8), _weights())
-    return hash((zlib.crc32(sums.data), zlib.crc32(data[whole:].data)))
-
-
-def _of_frame(frame: Any) -> int:
-    if block_kind(frame):
-        return _of_array(frame.to_numpy())
-    return hash(tuple(_of_column(frame.iloc[:, place].array) for place in range(frame.shape[1])))
-
-
-def block_kind(frame: Any) -> str:
-    """Return the numpy kind of all columns of a frame stored as one array; empty if there is none."""
-    numpy = sys.modules["numpy"]
-    kinds = set(frame.dtypes)
-    kind = next(iter(kinds)) if len(kinds) == 1 else None
-    return str(kind.kind) if isinstance(kind, numpy.dtype) and kind.kind in "biufc" else ""
-
-
-def _of_column(array: Any) -> int:
-    pandas = sys.modules["pandas"]
-    if type(array) is pandas.arrays.NumpyExtensionArray and array.dtype != object:
-        return _of_array(array.to_numpy())
-    step = max(1, len(array) // _SAMPLE)
-    return hash((len(array), int(array.isna().sum()), tuple(map(str, array[::step].tolist()))))
-
-
-# Whose code it is.
-
-
-@cache
-def _library_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    folders += [*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[2])]
-    return tuple(
-        {os.path.join(form, "") for folder in folders for form in (folder, os.path.realpath(folder))}
-    )
-
-
-def in_library(file: str) -> bool:
-    """Return true if a Python file belongs to Python, an installed library, or this package."""
-    return file in ("built-in", "frozen") or file.startswith(("<frozen", *_library_folders()))
-
-
-def is_own(module: object, *, made: bool = True) -> bool:
-    """Return true if a module is the user's: the notebook, or a file that is not installed."""
-    if module == "__main__" or not isinstance(module, str):
-        return True
-    loaded = sys.modules.get(module)
-    if loaded is None:
-        return made
-    about = raw_dict(loaded)
-    file = about.get("__file__") or getattr(about.get("__spec__"), "origin", None)
-    if file is None:
-        folders = list(about.get("__path__") or ())
-        return (
-            made
-            and module not in sys.builtin_module_names
-            and not any(in_library(os.path.join(str(one), "")) for one in folders)
-        )
-    return not in_library(file)
+    if id(kind) not in _READERS_OF:
+        if len(_READERS_OF) >= _MOST_READERS:
+            _READERS_OF.clear()
+        reader = next((read for known, read in _READERS.items() if issubclass(kind, known)), None)
+        _READERS_OF[id(kind)] = (kind, reader)
+    return _READERS_OF[id(kind)][1]

@@ -52,7 +52,7 @@ class Probe:
             return {}
         try:
             return self.read(shell)
-        except Exception:  # the boundary to libraries of any version: what cannot be read is not compared  # noqa: BLE001
+        except BaseException:  # the boundary to libraries of any version: what cannot be read is not compared  # noqa: BLE001
             return {}
 
     def difference(self, old: Reading, new: Reading) -> dict[Any, tuple[Any, Any]]:
@@ -97,7 +97,7 @@ def same(one: Any, other: Any) -> bool:
         return True
     try:
         return type(one) is type(other) and bool(one == other)
-    except Exception:  # the boundary to classes of others: arrays have no one answer  # noqa: BLE001
+    except BaseException:  # the boundary to classes of others: arrays have no one answer  # noqa: BLE001
         return False
 
 

@@ -8,19 +8,16 @@ why imports are watched.
 from __future__ import annotations
 
 import importlib
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.kernel.state.attributes import Snapshot, own_holders
 from kestrel_lab.tools.kernel.state.effects import Witness
-from kestrel_lab.tools.kernel.state.fingerprints import in_library, is_own
+from kestrel_lab.tools.kernel.state.imports import is_installed
 from kestrel_lab.tools.kernel.state.library_probes import LIBRARIES
 from kestrel_lab.tools.kernel.state.probes import ABSENT, Probe, Reading, same
 from kestrel_lab.tools.kernel.state.python_probes import PYTHON
@@ -167,7 +164,7 @@ def _watched_imports(around: Callable[[], Any]) -> Iterator[None]:
 
     def find_and_load(name: str, import_: Any) -> Any:
         nonlocal inside
-        if inside or threading.get_ident() != here or not _is_library(name):
+        if inside or threading.get_ident() != here or not is_installed(name):
             return load(name, import_)
         inside = True
         try:
@@ -184,16 +181,3 @@ def _watched_imports(around: Callable[[], Any]) -> Iterator[None]:
     finally:
         if machinery._find_and_load is find_and_load:
             machinery._find_and_load = load
-
-
-def _is_library(name: str) -> bool:
-    """Return true if the module to be loaded is installed."""
-    top = name.partition(".")[0]
-    if isinstance(sys.modules.get(top), ModuleType):
-        return not is_own(top)
-    try:
-        spec = find_spec(top)
-    except (ImportError, ValueError, AttributeError):
-        return False
-    where = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
-    return bool(where) and in_library(str(where))

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from kestrel_lab.tools.kernel.state.fingerprints import raw_dict
+from kestrel_lab.tools.kernel.state.boundary import raw_dict, signal_handler
 from kestrel_lab.tools.kernel.state.probes import ABSENT, Probe, Reading, each, each_list, set_or_delete
 
 
@@ -257,7 +257,7 @@ PYTHON: Final[tuple[Probe, ...]] = (
     ),
     Probe(
         name="signal handlers",
-        read=lambda _: {one.name: signal.getsignal(one) for one in signal.Signals},
+        read=lambda _: {one.name: signal_handler(one) for one in signal.Signals},
         restore=each(lambda key, value: signal.signal(signal.Signals[key], value)),
     ),
     Probe(

@@ -1,0 +1,74 @@
+"""Imports of code: which modules it names, and which of them an adoption may import."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import sys
+from importlib.util import find_spec
+from types import ModuleType
+from typing import cast
+
+from kestrel_lab.tools.kernel.state.boundary import is_a, raw_dict
+from kestrel_lab.tools.kernel.state.libraries import in_library, is_own
+from kestrel_lab.tools.kernel.values import NotPlain
+
+
+def imported_modules(code: str) -> list[str]:
+    """Return the modules that the import statements of code name, each behind its packages."""
+    try:
+        tree = compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    except (SyntaxError, ValueError):
+        return []
+    names: list[str] = []
+    for node in ast.walk(cast("ast.AST", tree)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    packages = [name.split(".") for name in names]
+    return list(
+        dict.fromkeys(".".join(parts[:end]) for parts in packages for end in range(1, len(parts) + 1))
+    )
+
+
+def is_installed(name: str) -> bool:
+    """Return true if the module to be loaded is Python's or of an installed library."""
+    return _library_file(name) is not None
+
+
+def check_installed(name: str, workspace: str) -> None:
+    """Raise `NotPlain` unless an adoption may import a module: it is installed, out of reach of what works in
+    the workspace, and no program.
+    """
+    file = _library_file(name)
+    if file is None:
+        raise NotPlain(f"it imports {name}, which is not loaded yet")
+    if os.path.realpath(file).startswith(os.path.join(os.path.realpath(workspace), "")):
+        raise NotPlain(f"it imports {name} out of the workspace, which is not loaded yet")
+    if name.rpartition(".")[2] == "__main__":
+        raise NotPlain(f"it imports {name}, which is a program")
+
+
+def import_installed(name: str, workspace: str) -> None:
+    """Import a module that passes `check_installed`; raises `NotPlain` or what the import raises."""
+    if name not in sys.modules:
+        check_installed(name, workspace)
+        importlib.import_module(name)
+
+
+def _library_file(name: str) -> str | None:
+    """Return where a module to be loaded is, by its package; `None` for one that is not a library's."""
+    top = name.partition(".")[0]
+    loaded = sys.modules.get(top)
+    if is_a(loaded, ModuleType):
+        about = raw_dict(loaded)
+        file = about.get("__file__") or getattr(about.get("__spec__"), "origin", None)
+        return None if is_own(top) else str(file or "built-in")
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    where = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
+    return str(where) if where and in_library(str(where)) else None
