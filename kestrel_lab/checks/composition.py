@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kestrel_lab.checks.python_function import awaited, score_of
+from kestrel_lab.checks.python_function import judge
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Check, Trial
@@ -40,7 +40,7 @@ class AnyOf:
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when one passes; `value` is the best of their values."""
-        scores = [await _judge(check, trial) for check in self.checks]
+        scores = [await judge(check, trial) for check in self.checks]
         return self._score(
             scores, any(score.passed for score in scores), max(score.value for score in scores)
         )
@@ -68,7 +68,7 @@ class AllOf(AnyOf):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when all pass; `value` is the mean of their values by their weights."""
-        scores = [await _judge(check, trial) for check in self.checks]
+        scores = [await judge(check, trial) for check in self.checks]
         passed = all(score.passed for score in scores if score.weight)
         return self._score(scores, passed, weighted_value(scores))
 
@@ -91,7 +91,7 @@ class Not:
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when the check fails; `value` is what is missing in its own."""
-        score = await _judge(self.inner, trial)
+        score = await judge(self.inner, trial)
         passed = not score.passed
         return Score(
             check=self.label,
@@ -132,7 +132,7 @@ class NamedCheck:
 
     async def __call__(self, trial: Trial) -> Score:
         """Return the score of the check, with this name and weight."""
-        score = await _judge(self.inner, trial)
+        score = await judge(self.inner, trial)
         passed, reason = score.passed, score.reason
         if self.at_least is not None:
             # A bound of 2 / 3 may be written as .6667: rounding must not decide.
@@ -175,7 +175,3 @@ def usage_of(scores: Iterable[Score]) -> Usage | None:
     """Return what graders used for several scores together; `None` where none was asked."""
     used = [score.usage for score in scores if score.usage is not None]
     return sum(used[1:], used[0]) if used else None
-
-
-async def _judge(check: Check, trial: Trial) -> Score:
-    return score_of(check.label, await awaited(check(trial)))

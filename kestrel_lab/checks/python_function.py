@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.errors import CheckError, UsageError
-from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.errors import CheckError, RunError, UsageError, error_boundary, running_task, stops_task
+from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score, plain_number
 
@@ -48,6 +48,21 @@ class PythonCheck:
                 f"python_check {self.function} works in a suite only, which says where its functions are"
             )
         return score_of(self.label, await awaited(trial.function(self.function)(trial)), self.function)
+
+
+async def judge(check: Check, trial: Trial, label: str = "") -> Score:
+    """Return the score of a check, called `label` or as it calls itself; raises `CheckError` for whatever
+    goes wrong in it, and for a value that is no verdict.
+    """
+    name = label or check.label
+    what = f"the check {name!r}"
+    try:
+        with error_boundary(CheckError, what):
+            return score_of(name, await awaited(check(trial)))
+    except CheckError:
+        raise
+    except RunError as error:  # of a model that it asked, for example
+        raise CheckError(f"{what} failed: {error}") from error
 
 
 async def awaited(said: object) -> object:
@@ -106,5 +121,7 @@ def score_of(label: str, said: object, function: str = "") -> Score:
 def _shown(value: object) -> str:
     try:
         return one_line(repr(value))
-    except Exception:  # foreign code  # noqa: BLE001
+    except BaseException as error:  # foreign code
+        if stops_task(error, running_task()):
+            raise
         return f"a value of type {type(value).__name__} that cannot be shown"

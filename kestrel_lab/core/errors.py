@@ -30,6 +30,7 @@ decides which of these an escaping error becomes.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import islice
@@ -293,14 +294,18 @@ def _error_lines(error: BaseException, above: frozenset[int], depth: int) -> Ite
 def _message(error: BaseException) -> str:
     try:
         return _part(str(error))
-    except Exception as failed:  # the class of the error is foreign code  # noqa: BLE001
+    except BaseException as failed:  # the class of the error is foreign code
+        if stops_task(failed, running_task()):
+            raise
         return f"(no message: __str__ raised {type(failed).__name__}; args: {_args(error)})"
 
 
 def _args(error: BaseException) -> str:
     try:
         return _part(repr(error.args))
-    except Exception as failed:  # as above  # noqa: BLE001
+    except BaseException as failed:  # as above
+        if stops_task(failed, running_task()):
+            raise
         return f"repr raised {type(failed).__name__}"
 
 
@@ -308,6 +313,29 @@ def _part(text: object) -> str:
     return head_tail(
         escape_surrogates(text) if isinstance(text, str) else _args(Exception(text)), _MOST_CHARS
     )[0]
+
+
+def running_task() -> asyncio.Task[object] | None:
+    """Return the task that runs this code; `None` outside of an event loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def stops_task(error: BaseException, task: asyncio.Task[object] | None) -> bool:
+    """Return whether `error`, which escapes from code that runs in `task`, ends the task from outside.
+
+    That is Ctrl-C, a `CancelledError` where somebody cancelled the task, and a `GeneratorExit` where its
+    coroutine is closed, which never happens while the task itself runs. Anything else is a failure of the
+    code that raised it: code of others also raises `SystemExit`, a `CancelledError` of a task of its own, or
+    a `BaseException`.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        return task is not None and task.cancelling() > 0
+    if isinstance(error, GeneratorExit):
+        return running_task() is not task
+    return isinstance(error, KeyboardInterrupt)
 
 
 class error_boundary:  # used as a function; a generator would cost each model call five times as much  # noqa: N801
@@ -318,12 +346,15 @@ class error_boundary:  # used as a function; a generator would cost each model c
 
     def __enter__(self) -> None:
         """Begin the block."""
+        self._task = running_task()
 
     def __exit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
-        """Raise the error in place of a foreign one, `SystemExit` of foreign code too."""
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, KestrelError):
+        """Raise the error in place of a foreign one."""
+        if error is None or isinstance(error, KestrelError):
+            return
+        if not stops_task(error, self._task):
             raise self._kind(f"{self._what} failed: {error_text(error)}") from error
 
 

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final, Literal
 
 from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.errors import running_task, stops_task
 
 ADDED_LATER: Final = MappingProxyType({"added_later": True})
 """Metadata of a field that a check got after results were stored: with its default it is left out of the
@@ -25,7 +26,9 @@ def plain_number(value: object) -> bool | float | None:
         if isinstance(single, bool):
             return single
         return float(single) if hasattr(type(single), "__float__") else None  # type: ignore[arg-type]  # it has one
-    except Exception:  # the value is of foreign code  # noqa: BLE001
+    except BaseException as error:  # the value is of foreign code
+        if stops_task(error, running_task()):
+            raise
         return None
 
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 from kestrel_lab.checks.decorator import check as check_of
 from kestrel_lab.checks.grounding import Faithful
 from kestrel_lab.checks.llm_judge import ModelGraded
-from kestrel_lab.checks.python_function import awaited, score_of
-from kestrel_lab.core.errors import CheckError, TrialBroke, UsageError, error_boundary
+from kestrel_lab.checks.python_function import judge, score_of
+from kestrel_lab.core.errors import TrialBroke, UsageError
 from kestrel_lab.core.events.union import Record, RunFinished, RunStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Check, Trial
@@ -274,10 +274,7 @@ async def _judged(lab: Services, row: EvalRow, checks: Sequence[Check]) -> EvalR
         workspace=Path(_started(records).workspace),
         sandbox=lab.sandbox,
     )
-    scores: list[Score] = []
-    for one in checks:
-        with error_boundary(CheckError, f"the check {one.label!r}"):
-            scores.append(score_of(one.label, await awaited(one(trial))))
+    scores = [await judge(check, trial) for check in checks]
     every = [*row.scores, *map(score_json, scores)]
     result = {**row.result, "scores": every}
     if end is not None:

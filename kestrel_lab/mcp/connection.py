@@ -172,8 +172,8 @@ class Connection:
     ) -> Answer:
         """Call `tool` if its definition still has the hash `pin`, and return its answer; `ask` asks a person.
 
-        Raises `ToolError` for errors of the tool and structured content that violates its schema,
-        `ConnectionError` if the server is gone, and `TimeoutError` if it does not answer in time.
+        Structured content that violates the schema is kept, with a note. Raises `ToolError` for errors of the
+        tool, `ConnectionError` if the server is gone, and `TimeoutError` if it does not answer in time.
         """
         client = self._open_client()
         # In this order: a change that the server has announced counts before the call, not after it.

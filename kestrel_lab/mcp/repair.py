@@ -27,17 +27,32 @@ Refuse = Callable[[str, str], None]
 
 def repair_results(session: Any, refuse: Refuse) -> None:
     """Repair every result of a session of the SDK before the SDK validates it."""
+    from mcp_types import TextContent  # loaded with the SDK
+
     # A private attribute: the SDK has no other hook between a message and its validation.
     dispatcher = session._dispatcher
     send = dispatcher.send_raw_request
 
     async def repaired(method: str, params: Any, options: Any = None) -> Any:
         result = await send(method, params, options)
+        if method == "tools/call" and not isinstance(result, dict):
+            result = {"content": result}
         if not isinstance(result, dict):
             return result
         return repaired_result(method, result, _fits(method, session.protocol_version), params or {}, refuse)
 
     dispatcher.send_raw_request = repaired
+    validate = session.validate_tool_result
+
+    async def validated(name: str, result: Any) -> None:
+        try:
+            await validate(name, result)
+        except RuntimeError as error:
+            # The tool has acted: what it answered is kept, and the model is told what it lacks.
+            note = f"[note: the answer does not fit the tool's outputSchema: {one_line(str(error), 300)}]"
+            result.content.append(TextContent(type="text", text=note))
+
+    session.validate_tool_result = validated
 
 
 def repaired_result(
@@ -83,6 +98,8 @@ def _repair_answer(result: dict[str, Any]) -> None:
     if not isinstance(result.get("isError", False), bool):
         # A text such as "false" would be true.
         result["isError"] = str(result["isError"]).casefold() not in {"false", "0", ""}
+    if not isinstance(result.get("content", []), list | None):
+        result["content"] = [result["content"]]
     structured = result.get("structuredContent", {})
     if not isinstance(structured, dict):
         # The protocol allows an object only; FastMCP wraps other values the same way.

@@ -31,7 +31,7 @@ class Answer:
 
 
 def answer_of(result: CallToolResult) -> Answer:
-    """Return the answer of a tool; the SDK has validated its structured content against the output schema."""
+    """Return the answer of a tool; `repair` has noted in it where it does not fit the output schema."""
     text, images = text_of(result.content)
     structured: Any = result.structured_content
     shown = None if structured is None else _sanitize(structured)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Danger, Problem, Result
-from kestrel_lab.core.errors import Signal
+from kestrel_lab.core.errors import KestrelError, RunError, Signal, error_text, running_task, stops_task
 from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.core.protocols import Handler, Middleware
 
@@ -164,6 +164,40 @@ class Timeout:
                     "go on in the background and take effect"
                 )
             return Result(error=Problem(kind="timeout", message=text, transient=True), seconds=seconds)
+
+
+class GuardedLayer(Struct, frozen=True):
+    """A middleware of the user's. What it raises itself, or returns in place of a result, is a `RunError`
+    that names it; an error of what it wraps passes through it unchanged.
+    """
+
+    layer: Middleware
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Answer the call; raises `RunError`."""
+        task, name = running_task(), getattr(self.layer, "__name__", type(self.layer).__name__)
+        passing: BaseException | None = None
+
+        async def proceed_within(inner: Call) -> Result:
+            nonlocal passing
+            try:
+                return await proceed(inner)
+            except BaseException as error:
+                passing = error
+                raise
+
+        try:
+            result: object = await self.layer(call, proceed_within)
+        except BaseException as error:
+            if error is passing or isinstance(error, KestrelError) or stops_task(error, task):
+                raise
+            raise RunError(f"the middleware {name!r} failed: {error_text(error)}") from error
+        if not isinstance(result, Result):
+            raise RunError(
+                f"the middleware {name!r} returned a value of type {type(result).__name__} for "
+                f"{call.target}; it has to return the result of proceed(call), or a Result of its own"
+            )
+        return result
 
 
 def compose_layers(handler: Handler, *layers: Middleware) -> Handler:

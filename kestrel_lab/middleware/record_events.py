@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from kestrel_lab.core.calls import Call, Problem, Result
-from kestrel_lab.core.errors import DependencyError, ModelError
+from kestrel_lab.core.errors import DependencyError, ModelError, RunError
 from kestrel_lab.core.events.union import (
     Event,
     ModelAnswered,
@@ -199,10 +199,10 @@ class RecordModel(Struct, frozen=True):
         began = time.perf_counter()
         try:
             result = await proceed(call)
-        except (ModelError, DependencyError, asyncio.CancelledError) as error:
+        except (RunError, asyncio.CancelledError) as error:
             stopped = isinstance(error, asyncio.CancelledError)
             kind, text = ("cancelled", "the call was cancelled") if stopped else ("failed", str(error))
-            self._tried(call, () if isinstance(error, asyncio.CancelledError) else error.tried)
+            self._tried(call, error.tried if isinstance(error, ModelError | DependencyError) else ())
             problem = Problem(kind=kind, message=text).as_json()
             seconds = time.perf_counter() - began
             failed = ModelAnswered(

@@ -87,7 +87,8 @@ async def carry_out(ctx: RunContext, approvals: RunApprovals, plan: Plan) -> Non
         _end_at_limit(ctx, error)
     except RunError as error:
         outcome = "unmet" if isinstance(error, UnmetError) else "error"
-        _end_run(ctx, RunStatus.FAILED, RunFinished(outcome=outcome, answer=_so_far(ctx), reason=str(error)))
+        end = RunFinished(outcome=outcome, answer=_so_far(ctx), reason=_message_with_notes(error))
+        _end_run(ctx, RunStatus.FAILED, end)
     except Signal:
         ctx.checkpoint("interrupt")
         await asyncio.wrap_future(ctx.services.store.release(ctx.run_id))
@@ -167,13 +168,14 @@ def _end_at_limit(ctx: RunContext, error: LimitError) -> None:
     )
 
 
+def _message_with_notes(error: Exception) -> str:
+    """Return what the error says, with the errors that came at the same time."""
+    return "; ".join([str(error), *getattr(error, "__notes__", ())])
+
+
 async def _defect(ctx: RunContext, error: Exception) -> None:
     text = "; ".join(line.strip() for line in error_text(error).splitlines())
-    reason = (
-        "; ".join([str(error), *getattr(error, "__notes__", ())])
-        if isinstance(error, UsageError)
-        else f"the engine failed: {text}"
-    )
+    reason = _message_with_notes(error) if isinstance(error, UsageError) else f"the engine failed: {text}"
     _end_run(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=reason))
     await ctx.on_disk()
     await _call_end_hooks(ctx)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, NotRequired, Protocol, cast
 
-from kestrel_lab.core.errors import UsageError, did_you_mean, error_text
+from kestrel_lab.core.errors import UsageError, did_you_mean, error_text, running_task, stops_task
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.tools.plain_types import is_plain, parameters_of
@@ -105,7 +105,7 @@ class TypedArguments:
         serialize = self._adapter.serializer.to_python
         try:
             values = self._adapter.validator.validate_python(args)
-        except Exception as error:  # whatever a validator of the user raises  # noqa: BLE001
+        except BaseException as error:  # whatever a validator of the user raises  # noqa: BLE001
             self._refuse(error)
         if self._all_plain:
             shown: dict[str, Json] = serialize(values, mode="json", warnings=False)
@@ -127,14 +127,16 @@ class TypedArguments:
             return values
         try:
             made: dict[str, Any] = self._adapter.validator.validate_python(args)
-        except Exception as error:  # whatever a validator of the user raises  # noqa: BLE001
+        except BaseException as error:  # whatever a validator of the user raises  # noqa: BLE001
             self._refuse(error)
         return made
 
-    def _refuse(self, error: Exception) -> NoReturn:
+    def _refuse(self, error: BaseException) -> NoReturn:
         """Raise what the arguments are refused with because their validation raised `error`."""
         from pydantic_core import ValidationError  # loaded on use
 
+        if stops_task(error, running_task()):
+            raise error
         if isinstance(error, UsageError):
             raise error
         if isinstance(error, ValidationError):

@@ -149,8 +149,7 @@ def test_an_error_of_a_tool_is_told_as_the_tool_says_it(tmp_path: Path) -> None:
                 with pytest.raises(ToolError) as raised:
                     await called(made, tool)
                 assert str(raised.value) == text
-            with pytest.raises(ToolError, match="the server's answer is malformed: "):
-                await called(made, "odd")
+            assert await called(made, "odd") == "7"
             with pytest.raises(TimeoutError, match="took too long"):
                 await called(made, "slow")
             await made.ping()  # it does not know this, which is an answer, too
@@ -523,6 +522,8 @@ NAN = float("nan")
         ),
         ({"content": [], "structuredContent": [1, 2]}, {"result": [1, 2]}),
         ({"content": [{"type": "text", "text": "OK"}], "isError": "false"}, "OK"),
+        ({"content": "OK"}, "OK"),
+        ({"content": {"type": "text", "text": "OK"}}, "OK"),
     ],
 )
 def test_an_answer_that_is_almost_usual_is_read(result: Any, value: Any, tmp_path: Path) -> None:
@@ -531,6 +532,28 @@ def test_an_answer_that_is_almost_usual_is_read(result: Any, value: Any, tmp_pat
     async def go() -> None:
         async with connected(tmp_path, {**TOOLS, "tools/call": result}) as made:
             assert await called(made) == value
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"structuredContent": {"a": "one"}}, {"structuredContent": {}}, {"structuredContent": [1]}]
+)
+def test_an_answer_that_does_not_fit_its_schema_is_kept(more: dict[str, Any], tmp_path: Path) -> None:
+    """A tool has acted when it answers: words of an answer that does not fit the outputSchema reach the model,
+    with a note, and so does the structured part.
+    """
+    shape = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    (listed,) = TOOLS["tools/list"]["tools"]
+    tools = {"tools/list": {"tools": [{**listed, "outputSchema": shape}]}}
+    answer = {"content": [{"type": "text", "text": "order 7 was sent"}], **more}
+
+    async def go() -> None:
+        async with connected(tmp_path, {**tools, "tools/call": answer}) as made:
+            text = str(await called(made))
+            assert "order 7 was sent" in text
+            assert "does not fit the tool's outputSchema" in text
+            assert "structured" in text or not more.get("structuredContent")
 
     asyncio.run(go())
 

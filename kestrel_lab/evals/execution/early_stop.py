@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from kestrel_lab.checks.composition import AnyOf, NamedCheck, Not
-from kestrel_lab.checks.python_function import awaited, score_of
+from kestrel_lab.checks.python_function import judge
 from kestrel_lab.core.errors import CheckError
 from kestrel_lab.core.events.union import Record, RunFinished
 from kestrel_lab.core.protocols import Check, Trial
@@ -78,7 +78,7 @@ class EarlyStopping:
                 self._settled = len(self._seen)
         trial = replace(self._trial, records=tuple(self._seen[: self._settled]))
         try:
-            scores = [score_of(check.label, await awaited(best(trial))) for check, best in self._checks]
+            scores = [await judge(best, trial, check.label) for check, best in self._checks]
         except CheckError:  # a check that cannot be judged breaks the trial, and that only its end shows
             return ""
         failed = [score for score in scores if not score.passed and score.weight]

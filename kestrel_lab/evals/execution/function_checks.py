@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Final, NoReturn
 
 from kestrel_lab.checks.python_function import PythonCheck, score_of
-from kestrel_lab.core.errors import CheckError, UsageError, error_text
+from kestrel_lab.core.errors import CheckError, UsageError, error_text, running_task, stops_task
 from kestrel_lab.core.events.union import Record, from_json, to_json
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.protocols import Trial
@@ -226,7 +226,9 @@ def main() -> None:
         reply = asdict(replace(score, usage=None))
     except (CheckError, UsageError) as error:
         reply = {"problem": str(error)}
-    except Exception as error:  # noqa: BLE001
+    except BaseException as error:
+        if stops_task(error, running_task()):
+            raise
         reply = {"problem": f"the check {f'{reference} agrees'!r} failed: {error_text(error)}"}
     out.write(f"\n{order['mark']}{json.dumps(reply)}\n")
     out.flush()

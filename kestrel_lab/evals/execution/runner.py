@@ -5,7 +5,7 @@ stored at once.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from kestrel_lab.adapters.adapter import is_adapter
-from kestrel_lab.core.errors import UsageError, most_severe
+from kestrel_lab.core.errors import RunError, UsageError, most_severe
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Model
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.execution.batch_log import finish_eval_run, unfinished_eval_run
 from kestrel_lab.evals.execution.early_stop import saved_text
 from kestrel_lab.evals.execution.eval_run import (
@@ -482,7 +483,22 @@ async def run_trials(given: TrialsToRun) -> list[EvalRow]:
     except BaseExceptionGroup as errors:
         raise most_severe([errors]) from None
     await keeper.finish()
+    require_all_rows(given.asks, keeper.rows)
     return keeper.rows
+
+
+def require_all_rows(asks: Sequence[TrialRequest], rows: Sequence[EvalRow]) -> None:
+    """Raise `RunError` unless each trial that was asked for has its row: a rate over the others would look
+    like that of the suite.
+    """
+    made = Counter((row.scenario, row.config, row.epoch) for row in rows)
+    lacking = Counter((ask.scenario.id, ask.config.name, ask.epoch) for ask in asks) - made
+    if lacking:
+        names = ", ".join(f"{scenario} × {config}, epoch {epoch}" for scenario, config, epoch in lacking)
+        raise RunError(
+            f"{format_count(lacking.total(), 'trial')} of {len(asks):,} ended without a result: "
+            f"{one_line(names, 300)}. The others are stored: kestrel eval run goes on with those that lack"
+        )
 
 
 def choose_configs(suite: Suite, configs: Configs | None) -> tuple[Suite, dict[str, Model]]:

@@ -10,13 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from kestrel_lab.checks.python_function import awaited, score_of
+from kestrel_lab.checks.python_function import judge
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import (
     ApprovalRequired,
     CheckError,
     KestrelError,
     RunError,
+    TrialBroke,
     error_boundary,
     error_text,
 )
@@ -42,7 +43,7 @@ from kestrel_lab.evals.metrics import measure_run, own_metrics
 from kestrel_lab.evals.scenario_parts import SetupCommand
 from kestrel_lab.evals.seed_notes import store_seed_notes
 from kestrel_lab.evals.stored_trials import EvalRow, failed_scores, failed_text
-from kestrel_lab.evals.suite import Config, Scenario
+from kestrel_lab.evals.suite import Config, Opened, Scenario
 from kestrel_lab.evals.summaries.streaming_summary import mean_score
 from kestrel_lab.models.wrapper import ModelWrapper
 from kestrel_lab.runtime.context.dependencies import NoMemory
@@ -183,8 +184,7 @@ async def run_trial(
     must change, and the store's errors.
     """
     scenario, config = ask.scenario, ask.config
-    environment = None if scenario.environment is None else scenario.environment.open()
-    toolbox = ready.toolbox(scenario, config) if environment is None else Toolbox(environment.tools)
+    environment, toolbox, unopened = _open_environment(ready, scenario, config)
     only_pure = not (scenario.before or config.learning) and all(tool.effect == "pure" for tool in toolbox)
     named = ready.suite.guidance_paths.union(guidance_names(lab.options["guidance_files"]))
     async with (
@@ -250,7 +250,9 @@ async def run_trial(
                 **options,
             )
 
-        run, broke = await _run_earlier_tasks(lab, ask, begin, workspace, sandbox)
+        run, broke = None, unopened
+        if not broke:
+            run, broke = await _run_earlier_tasks(lab, ask, begin, workspace, sandbox)
         if run is None or not broke:
             run = begin(scenario.goal)
             if broke:  # a row names a run: this one does nothing
@@ -315,6 +317,22 @@ async def run_trial(
         epoch=ask.epoch,
         key=ask.identity.key,
     )
+
+
+def _open_environment(
+    ready: PreparedSuite, scenario: Scenario, config: Config
+) -> tuple[Opened | None, Toolbox, str]:
+    """Return a new state of the scenario's environment, if it has one, the tools of the trial, and why the
+    environment could not be opened.
+    """
+    if scenario.environment is None:
+        return None, ready.toolbox(scenario, config), ""
+    try:
+        with error_boundary(TrialBroke, "the environment of the scenario"):
+            opened = scenario.environment.open()
+            return opened, Toolbox(opened.tools), ""
+    except TrialBroke as error:
+        return None, Toolbox(()), str(error)
 
 
 async def _records_of(lab: Services, run: Run) -> tuple[Record, ...]:
@@ -490,11 +508,7 @@ def _cut_off(records: Sequence[Record]) -> ModelAnswered | None:
 
 
 async def _scores(checks: Iterable[Check], trial: Trial) -> tuple[Score, ...]:
-    scores = []
-    for check in checks:
-        with error_boundary(CheckError, f"the check {check.label!r}"):
-            scores.append(score_of(check.label, await awaited(check(trial))))
-    return tuple(scores)
+    return tuple([await judge(check, trial) for check in checks])
 
 
 def _result(

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Unpack, cast
 
 from kestrel_lab.checks.composition import each_check, is_single, needs_of
-from kestrel_lab.checks.python_function import PythonCheck, awaited, score_of
-from kestrel_lab.core.errors import CheckError, UsageError, error_boundary
+from kestrel_lab.checks.python_function import PythonCheck, judge
+from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.events.union import Record, RunFinished, RunStarted, ToolCalled
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Check, Trial
@@ -320,8 +320,7 @@ class Judge:
             needs = _missing_needs(check, self._function, folder)
             if not needs:
                 try:
-                    with error_boundary(CheckError, f"the check {check.label!r}"):
-                        scores.append(score_json(score_of(check.label, await awaited(check(trial)))))
+                    scores.append(score_json(await judge(check, trial)))
                 except CheckError as error:
                     missing.append(str(error))
                 continue

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.errors import UsageError, did_you_mean, running_task, stops_task
 from kestrel_lab.tools.tool import Tool
 
 T = TypeVar("T")
@@ -105,7 +105,9 @@ def load_check(reference: str, folder: Path | None, root: Path | None = None) ->
         )
     try:
         found = getattr(importlib.import_module(name), function, None)
-    except Exception as error:
+    except BaseException as error:
+        if stops_task(error, running_task()):
+            raise
         raise UsageError(
             f"python_check {reference!r}: {name} cannot be imported: {type(error).__name__}: {error}"
         ) from error
@@ -140,7 +142,9 @@ def _module(path: Path, root: Path | None, who: str) -> ModuleType:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except BaseException as error:
+            if stops_task(error, running_task()):
+                raise
             raise UsageError(
                 f"{who} {path}, which cannot be imported: {type(error).__name__}: {error}"
             ) from error

@@ -16,12 +16,19 @@ from kestrel_lab.adapters.adapter import is_adapter
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import ModelError, error_boundary
 from kestrel_lab.core.events.union import ModelDelta, Progress, Prompted
-from kestrel_lab.core.messages import Message, ModelParams, ModelRequest, ThinkingDelta, ToolRequest
+from kestrel_lab.core.messages import (
+    Message,
+    ModelAnswer,
+    ModelParams,
+    ModelRequest,
+    ThinkingDelta,
+    ToolRequest,
+)
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.usage import IdleTime
 from kestrel_lab.eventlog.conversation import Conversation
-from kestrel_lab.middleware.layers import compose_layers
+from kestrel_lab.middleware.layers import GuardedLayer, compose_layers
 from kestrel_lab.middleware.record_events import RecordModel
 from kestrel_lab.models.chat_format import object_schema
 from kestrel_lab.runtime.agent.adapter_step import run_adapter
@@ -151,6 +158,8 @@ async def _think(
                     ModelDelta(call=asked.id, text=text, thinking=isinstance(text, ThinkingDelta))
                 ),
             )
+            if not isinstance(answer, ModelAnswer):
+                raise TypeError(f"it returned a value of type {type(answer).__name__}, not a ModelAnswer")
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
         calls = tuple(
             [
@@ -164,9 +173,8 @@ async def _think(
         return Result(answer=replace(answer, calls=calls))
 
     unpriced = ctx.state.usage.unpriced
-    result = await compose_layers(ask, RecordModel(ctx.emit, cycle, idle), *ctx.given.usual["middleware"])(
-        call
-    )
+    layers = map(GuardedLayer, ctx.given.usual["middleware"])
+    result = await compose_layers(ask, RecordModel(ctx.emit, cycle, idle), *layers)(call)
     ctx.warn_unpriced(model, unpriced)
     if result.answer is not None and result.answer.finish == "length":
         ctx.emit(Progress(text="the model's answer was cut off at its output limit"))

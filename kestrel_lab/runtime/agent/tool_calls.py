@@ -23,6 +23,8 @@ from kestrel_lab.core.errors import (
     did_you_mean,
     error_text,
     most_severe,
+    running_task,
+    stops_task,
 )
 from kestrel_lab.core.events.union import FolderChanged, Progress, SchedulerParallelBatch, ToolDelta
 from kestrel_lab.core.expressions.templates import is_chained, with_answers
@@ -33,7 +35,7 @@ from kestrel_lab.core.protocols import Handler
 from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.eventlog.large_results import Spool
 from kestrel_lab.middleware.cache import ToolCache
-from kestrel_lab.middleware.layers import Approval, Timeout, TurnOrder, compose_layers
+from kestrel_lab.middleware.layers import Approval, GuardedLayer, Timeout, TurnOrder, compose_layers
 from kestrel_lab.middleware.record_events import RecordAnswer, RecordIntent
 from kestrel_lab.runtime.agent.file_trace import FileTrace
 from kestrel_lab.runtime.agent.macro_calls import MacroCalls
@@ -138,7 +140,7 @@ async def run_requests(
         ),
         record,
         *((ctx.nested,) if ctx.nested is not None else ()),
-        *ctx.given.usual["middleware"],
+        *map(GuardedLayer, ctx.given.usual["middleware"]),
         Approval(ending_dry_runs(approvals.decide, ctx)),
         *((order,) if order.matters else ()),
         *(
@@ -446,7 +448,7 @@ def _tool_handler(
         images: list[ImagePart] = []
         scope = scope_of(call, parts, spools, images) if tool.context_parameter else None
         known = Versions() if scope is None else scope.versions
-        began = time.perf_counter()
+        began, task = time.perf_counter(), running_task()
 
         name, chars, problem = "", 0, None
         try:
@@ -457,12 +459,14 @@ def _tool_handler(
             # loop.
             ctx.break_off()
             raise asyncio.CancelledError from None
-        except (Signal, StoreError, GeneratorExit, asyncio.CancelledError):
+        except (Signal, StoreError):
             # These end the run or the turn and are no answers of the tool.
             raise
-        except (
-            BaseException  # noqa: BLE001
-        ) as error:  # the boundary to foreign code: classified here, recorded by the layers above
+        except BaseException as error:  # foreign code: classified here, recorded by the layers above
+            # The calls of a macro or of a sub-agent are cancelled without this task where the run is stopped.
+            stopped = ctx.stopping and isinstance(error, asyncio.CancelledError)
+            if stopped or stops_task(error, task):
+                raise
             value, problem = _failure(error, ctx)
         finally:
             for spool in spools:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Danger
-from kestrel_lab.core.errors import ConflictError, error_text
+from kestrel_lab.core.errors import ConflictError, error_text, running_task, stops_task
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
@@ -83,7 +83,9 @@ def preview_of(call: Call, ctx: RunContext) -> str:
         return tool.preview(
             call.args, ToolContext(workspace=ctx.given.workspace, notes=notes_of(ctx, call.step))
         )
-    except Exception as error:  # the boundary to a tool's own code; the person sees it  # noqa: BLE001
+    except BaseException as error:  # the boundary to a tool's own code; the person sees it
+        if stops_task(error, running_task()):
+            raise
         return f"no preview: {error_text(error)}"
 
 

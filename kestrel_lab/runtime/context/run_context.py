@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from kestrel_lab.answers.output_types import OutputType
-from kestrel_lab.core.errors import LimitError, RunError, StoreError
+from kestrel_lab.core.errors import LimitError, RunError, StoreError, running_task, stops_task
 from kestrel_lab.core.events.union import (
     EVENT_TYPES,
     BudgetWarned,
@@ -239,10 +239,16 @@ class RunContext:
         for listener in tuple(self.listeners):
             try:
                 listener(event)
-            except Exception as error:  # a listener must not end the run  # noqa: BLE001
+            except BaseException as error:  # a listener must not end the run
+                if stops_task(error, running_task()):
+                    raise
                 self.listeners.remove(listener)
-                message = f"a listener of run {self.run_id} failed and was removed"
-                asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+                asyncio.get_running_loop().call_exception_handler(
+                    {
+                        "message": f"a listener of run {self.run_id} failed and was removed",
+                        "exception": error,
+                    }
+                )
 
     def go(self, target: RunStatus, reason: str = "") -> None:
         """Change the run's state."""

@@ -23,6 +23,8 @@ from kestrel_lab.core.errors import (
     RunError,
     StoreError,
     UsageError,
+    running_task,
+    stops_task,
 )
 from kestrel_lab.core.run_types import EARLY_STOPPING
 from kestrel_lab.models.litellm.errors import error_causes
@@ -187,7 +189,9 @@ def _attribute(holder: object, name: str) -> Any:
     """Return an attribute of a foreign error, whose properties may raise; `None` if there is none."""
     try:
         return getattr(holder, name, None)
-    except Exception:  # foreign code  # noqa: BLE001
+    except BaseException as failed:  # foreign code
+        if stops_task(failed, running_task()):
+            raise
         return None
 
 
