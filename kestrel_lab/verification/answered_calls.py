@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from kestrel_lab.core.events.actions import exit_code_in
@@ -61,17 +62,7 @@ class AnsweredCall(FrozenStruct, frozen=True, kw_only=True):
     @property
     def content(self) -> tuple[str, ...]:
         """The lines of its answer that say something; empty for a call that failed."""
-        if not self.ok:
-            return ()
-        text = self.text[:_MOST_READ].strip()
-        if text[:1] in ("{", "["):
-            try:
-                return tuple(_leaves(json.loads(text), texts_in(self.args)))
-            except (ValueError, RecursionError):
-                # Not JSON, or cut short: it is read as lines.
-                pass
-        lines = [line.strip() for line in _SCAFFOLD.sub("", text).splitlines()]
-        return tuple(line for line in lines if line and line.lower() not in _EMPTY)
+        return content_of(self.text, self.args) if self.ok else ()
 
     @property
     def is_empty(self) -> bool:
@@ -80,6 +71,21 @@ class AnsweredCall(FrozenStruct, frozen=True, kw_only=True):
         return not content or (
             len(content) <= _SHORT_ANSWER and all(says_nothing_is_there(line) for line in content)
         )
+
+
+def content_of(answer: str, args: Mapping[str, Json] = MappingProxyType({})) -> tuple[str, ...]:
+    """Return the lines of a call's answer that say something beside how the call ended and what it was
+    called with.
+    """
+    text = answer[:_MOST_READ].strip()
+    if text[:1] in ("{", "["):
+        try:
+            return tuple(_leaves(json.loads(text), texts_in(args)))
+        except (ValueError, RecursionError):
+            # Not JSON, or cut short: it is read as lines.
+            pass
+    lines = [line.strip() for line in _SCAFFOLD.sub("", text).splitlines()]
+    return tuple(line for line in lines if line and line.lower() not in _EMPTY)
 
 
 def says_nothing_is_there(line: str) -> bool:

@@ -17,7 +17,8 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.verification.issues import Issue
-from kestrel_lab.verification.quotes import contains_code, contains_quote, inexact_quotes, operator_changed_in
+from kestrel_lab.verification.quoted_code import contains_code, operator_changed_in
+from kestrel_lab.verification.quotes import contains_quote, inexact_quotes
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import ALIKE, PARSED, WorkSpent
 

@@ -12,7 +12,8 @@ from kestrel_lab.core.citations import Span
 from kestrel_lab.verification.answered_calls import AnsweredCall
 from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.evidence import evidence_of
-from kestrel_lab.verification.quotes import changed_code, changed_quote, contains_code, contains_quote
+from kestrel_lab.verification.quoted_code import changed_code, contains_code
+from kestrel_lab.verification.quotes import changed_quote, contains_quote
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import Files
 

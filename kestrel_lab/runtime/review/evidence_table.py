@@ -205,7 +205,9 @@ def speaks_of_earlier(ctx: RunContext, found: Iterable[Issue]) -> bool:
     )
 
 
-_ACTION_CHECKS = frozenset({"deeds_were_done", "outcomes_are_right", "refused_calls_did_nothing"})
+_ACTION_CHECKS = frozenset(
+    {"deeds_were_done", "outcomes_are_right", "refused_calls_did_nothing", "command_reports_are_right"}
+)
 MOST_EARLIER = 20
 """Number of earlier runs of a conversation whose calls are read."""
 
