@@ -34,8 +34,9 @@ from kestrel_lab.runtime.review.evidence_table import (
 )
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.verification.claims import is_plain_prose, mentions_actions
-from kestrel_lab.verification.evidence import evidence_of
+from kestrel_lab.verification.evidence import CitedClaim, evidence_of
 from kestrel_lab.verification.issues import Issue
+from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.diffs import split_diff
 
@@ -202,19 +203,28 @@ def full_review(
     if subject.unseen and not any(one.check == UNFINISHED for one in found):
         found = (*found, unfinished_issue(subject.unseen))
     confirmed = count_confirmed(subject)
-    cited = sum(
-        one.span is not None or one.state in ("wrong", "changed") for claim in claims for one in claim.cited
-    )
     ended = replace(
         end,
         looked=True,
         concerns=[one.as_json() for one in found],
         claims=[one.as_json() for one in claims],
         confirmed=confirmed,
-        checked=len(subject.checked) + cited,
+        checked=_count_checked(subject, claims),
         actions=[{"kind": one.kind, "text": one.text, "why": one.why} for one in proposed],
     )
     return ended, found
+
+
+def _count_checked(subject: Subject, claims: Iterable[CitedClaim]) -> int:
+    """Return how many places, quotes and actions were compared; a file and its cited lines are one."""
+    names = set(subject.checked)
+    for citation in (citation for claim in claims for citation in claim.cited):
+        if citation.span is not None:
+            names.add(citation.span.id)
+        elif citation.state in ("wrong", "changed"):
+            names.add(citation.citation.text)
+    lined = {name.rpartition(":")[0] for name in names}
+    return len(names - lined)
 
 
 def propose_actions(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:
