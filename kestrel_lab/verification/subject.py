@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +38,8 @@ class Subject:
     """Those of earlier runs of its conversation, where an answer speaks of them."""
     ground: Files | None = None
     """`None` without a workspace."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """The versions of files as the run's last edits left them, by path."""
     checked: set[str] = field(default_factory=set, compare=False)
     """Places, quotes and actions found right or wrong for certain."""
 
@@ -123,7 +125,18 @@ def subject_of(records: Sequence[Record], *, answer: str, goal: str, root: Path 
         calls=made_calls(records),
         actions=actions_of(record.event for record in records),
         ground=None if root is None else Files(root),
+        left=versions_left(records),
     )
+
+
+def versions_left(records: Iterable[Record]) -> dict[str, str]:
+    """Return the versions in which edits of a run left files, by path."""
+    left: dict[str, str] = {}
+    for record in records:
+        if isinstance(record.event, ToolAnswered):
+            for path in record.event.changed:
+                left[path] = str(record.event.knows.get(path, ""))
+    return left
 
 
 def made_calls(records: Sequence[Record]) -> tuple[AnsweredCall, ...]:
