@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import io
 import re
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ class Replacement:
     text: str
     notes: tuple[str, ...] = ()
     """What could not be kept of the file as it was."""
+
+
+def content_version(content: bytes) -> str:
+    """Return the name of what a file holds, as the log has it."""
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def decode_marked(content: bytes) -> Text | None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.events.union import Event, RunFinished, RunStarted
@@ -43,8 +43,14 @@ class EvalRow:
 
     @property
     def reason(self) -> str:
-        """Why it did not pass; empty where it did."""
-        return str(self.result["reason"])
+        """Why it did not pass, told as a failure; empty where it did."""
+        reason = str(self.result["reason"])
+        failed = failed_scores(self.scores) if self.outcome == "fail" else []
+        names = "; ".join(str(score["check"]) for score in failed)
+        # Logs of earlier versions have the bare names of checks, which read as if they held.
+        if names and reason.removeprefix(_EARLY) == names:
+            return reason.removesuffix(names) + failed_text((str(score["check"]), "") for score in failed)
+        return reason
 
     @property
     def why(self) -> str:
@@ -54,10 +60,10 @@ class EvalRow:
         if self.outcome != "fail":
             return "" if self.outcome == "pass" else self.reason
         failed = failed_scores(self.scores)
-        # A reason ends with the failed checks, see `outcome_of`, that of an imported trial with their names.
-        # What comes before them is the run's end.
+        # A reason ends with the failed checks, see `outcome_of`, that of an imported trial without what was
+        # found. What comes before them is the run's end.
         ended = self.reason.removesuffix(failed_text((one["check"], one["reason"]) for one in failed))
-        ended = ended.removesuffix("; ".join(str(one["check"]) for one in failed))
+        ended = ended.removesuffix(failed_text((one["check"], "") for one in failed))
         found = (
             f"expected: {one['check']}" + (f"; found: {one['reason']}" if one["reason"] else "")
             for one in failed
@@ -113,8 +119,14 @@ def failed_scores(scores: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def failed_text(checks: Iterable[tuple[str, str]]) -> str:
-    """Return checks that failed, each with what was found, as a reason has them."""
-    return "; ".join(f"{label}: {found}" if found else label for label, found in checks)
+    """Return checks that failed, each with what was found, as a reason has them.
+
+    The name of a check says what should hold, so that alone it would read as if it did.
+    """
+    return "; ".join(f"{label}: {found}" if found else f"not held: {label}" for label, found in checks)
+
+
+_EARLY: Final = "ended early, it cannot pass; "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

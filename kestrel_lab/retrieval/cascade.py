@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from kestrel_lab.core.events.calls import RetrievalStep
@@ -133,14 +133,18 @@ class Cascade:
             stopped=stopped if kept else "nothing",
         )
 
-    def coverage(self, query: str, paths: Iterable[str]) -> Coverage:
-        """Return the share of `query` that these files cover, by the index."""
+    def coverage(self, query: str, paths: Collection[str]) -> Coverage:
+        """Return the share of `query` that these files cover, by the index; what one of them is called is no
+        gap.
+        """
         telling = parse_question(query).telling
         said = Counter(map(str.lower, WORD.findall(telling))) & Counter(
             dict.fromkeys(query_words(telling), len(telling))
         )
         words = dict(said.most_common(_MOST_WORDS)) or dict.fromkeys(query_words(query), 1)
-        whole = {word: index_text(word).split()[-1:] for word in words}
+        # The parts of a name such as `HTTPServer` are told by its capitals.
+        spelled = {word.lower(): word for word in WORD.findall(telling)}
+        whole = {word: index_text(spelled.get(word, word)).split()[-1:] for word in words}
         with self._index.reading() as connection:
             known = {
                 str(path): int(number)
@@ -151,13 +155,15 @@ class Cascade:
                 [known[path] for path in paths if path in known],
                 {each for pieces in whole.values() for each in pieces},
             )
-        gaps = tuple(word for word, pieces in whole.items() if not any(piece in held for piece in pieces))
+        missing = [word for word, pieces in whole.items() if not any(piece in held for piece in pieces)]
         total = sum(words.values())
         named = mentioned_paths(query, known)
+        # A question may name a file that does not have its own name in it.
+        in_names = {word.lower() for path in paths for word in WORD.findall(path)}
         return Coverage(
-            terms=1 - sum(words[word] for word in gaps) / total if total else 0.0,
+            terms=1 - sum(words[word] for word in missing) / total if total else 0.0,
             files=len(named & set(paths)) / len(named) if named else 1.0,
-            gaps=gaps,
+            gaps=tuple(word for word in missing if word not in in_names),
         )
 
     def _again(

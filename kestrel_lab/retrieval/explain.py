@@ -183,6 +183,11 @@ def last_step_about(steps: tuple[RetrievalStep, ...], path: str) -> FileExplanat
                 state="behind" if why.startswith("ranked ") else "dropped",
                 reason=f"step {number}, {step.retriever}: {why}",
             )
+        if path in step.chosen:
+            reason = (
+                f"step {number}, {step.retriever}: chosen there, and left out of what was found in the end"
+            )
+            return FileExplanation(path=path, state="dropped", reason=reason)
     return None
 
 

@@ -229,7 +229,8 @@ def _command_refuted(claimed: ClaimedAction, actions: Sequence[Action], done: Se
         return f"{claimed.command} was not run"
     if not any(action in done for action in exact):
         return failure_text(exact)
-    codes = [action.exit_code for action in exact if action in done]
+    # A report of exactly what was run is held against its outcome by `command_reports`.
+    codes = [action.exit_code for action in exact if action in done and not _is_command(claimed, action)]
     if _SUCCESS.search(claimed.words) and codes and all(code not in (0, None) for code in codes):
         return f"it ended with exit code {codes[-1]}"
     return ""
@@ -241,6 +242,10 @@ def _may_run(action: Action, program: str) -> bool:
         command = str(action.args.get("command", ""))
         return runs_program(command, program) or (may_run_tests(action) and program in action.output)
     return any(program in str(value) for value in (action.tool, *action.args.values()))
+
+
+def _is_command(claimed: ClaimedAction, action: Action) -> bool:
+    return claimed.command.split() == str(action.args.get("command", "")).split()
 
 
 def _in_command(command: str, action: Action) -> bool:

@@ -102,7 +102,8 @@ VERBS: Final[dict[str, str]] = {
 """Past tenses of English that claim an action, by its kind."""
 ANY_VERB: Final = "|".join(VERBS.values())
 _SPEAKS: Final = re.compile(
-    rf"\b(?:{ANY_VERB}|pass|passed|fail|failed|failures?|errors?|skipped|warnings?|exit|exited)\b",
+    rf"\b(?:{ANY_VERB}|pass|passed|fail|failed|failures?|errors?|skipped|warnings?|exit|exited"
+    r"|print(?:s|ed)|outputs?|returned|succe(?:eds?|eded|ss\w*))\b",
     re.IGNORECASE,
 )
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from kestrel_lab.verification.claimed_actions import deeds_were_done
+from kestrel_lab.verification.command_reports import command_reports_are_right
 from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.outcomes import outcomes_are_right
 from kestrel_lab.verification.places import citations_resolve, files_exist
@@ -25,7 +26,7 @@ CHECKS: Final[Mapping[Kind, tuple[Check, ...]]] = MappingProxyType(
         "files": (files_exist,),
         "citations": (citations_resolve,),
         "quotes": (quotes_are_exact,),
-        "deeds": (deeds_were_done, refused_calls_did_nothing, outcomes_are_right),
+        "deeds": (deeds_were_done, refused_calls_did_nothing, outcomes_are_right, command_reports_are_right),
     }
 )
 """The checks, by what they look at; each is named after what it holds true."""

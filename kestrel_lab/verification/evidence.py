@@ -17,7 +17,8 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.verification.issues import Issue
-from kestrel_lab.verification.quotes import contains_code, contains_quote, inexact_quotes, operator_changed_in
+from kestrel_lab.verification.quoted_code import contains_code, operator_changed_in
+from kestrel_lab.verification.quotes import contains_quote, inexact_quotes
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import ALIKE, PARSED, WorkSpent
 
@@ -121,6 +122,10 @@ def _check_citation(subject: Subject, cited: Citation, quote: str = "") -> Check
     status: CitedStatus = (
         "gone" if span is None else is_current(span, read) if subject.ground is not None else "current"
     )
+    if span is not None and status != "current" and _is_own_edit(subject, span.path):
+        # The run itself made it what it is now, after it had read it.
+        span = resolve_citation(cited, (), read) or span
+        status = "current"
     if cited.path:
         state, why = _place(subject, cited, quote, span)
     elif span is not None:
@@ -140,6 +145,12 @@ def _check_citation(subject: Subject, cited: Citation, quote: str = "") -> Check
     return CheckedCitation(
         citation=cited, quote=quote, span=span, state=cast("State", state), why=why, status=status
     )
+
+
+def _is_own_edit(subject: Subject, path: str) -> bool:
+    """Return whether a file is as the run's own last edit left it."""
+    version = subject.left.get(path, "")
+    return bool(version) and version == subject.files.version(path)
 
 
 def span_as_now(subject: Subject, one: CheckedCitation) -> Span | None:

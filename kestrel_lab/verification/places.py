@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from kestrel_lab.core.citations import Citation, citations_in
+from kestrel_lab.core.events.tool_kinds import tool_kind
 from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.language.definitions import definitions_in
+from kestrel_lab.verification.answered_calls import (
+    AnsweredCall,
+    answered_for,
+    asks_for,
+    outcome_of,
+    says_nothing_is_there,
+)
 from kestrel_lab.verification.claims import Mention, Statement, files_in, folders_in, names_in, preceding_name
 from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.quotes import contains_quote, quotes_in, with_context_lines
@@ -50,9 +58,10 @@ _PATTERN: Final = frozenset("*<{[")
 def files_exist(subject: Subject) -> Iterator[Issue]:
     """Every file that is cited, or that is placed in a folder of the workspace, exists."""
     for said in subject.paid():
-        cited = {one.path for one in citations_in(said.text) if one.path}
+        cited = {citation.path: citation.text for citation in citations_in(said.text) if citation.path}
         for name in (*files_in(said), *folders_in(said)):
-            missing = _is_missing(subject, said, name, cited=name.text in cited)
+            citation = cited.get(name.text) or _bracketed(subject, said, name)
+            missing = _is_missing(subject, said, name, citation)
             if missing or subject.files.exists(name.text):
                 subject.checked.add(name.text)
             if missing:
@@ -60,17 +69,30 @@ def files_exist(subject: Subject) -> Iterator[Issue]:
                 yield Issue("critical", said.text, f"{name.text} does not exist", fix)
 
 
-def _is_missing(subject: Subject, said: Statement, name: Mention, *, cited: bool) -> bool:
+def _bracketed(subject: Subject, said: Statement, name: Mention) -> str:
+    """Return a file in brackets as the citation that it is where a call asked for that file; else empty."""
+    text = said.text[max(0, name.start - 1) : name.end + 1]
+    is_link = said.text[name.end + 1 : name.end + 2] == "("
+    if text != f"[{name.text}]" or is_link:
+        return ""
+    asked = any(asks_for(call, _ends_with(name.text)) for call in subject.calls or ())
+    return text if asked else ""
+
+
+def _is_missing(subject: Subject, said: Statement, name: Mention, citation: str) -> bool:
+    """Return whether a file that a sentence names, or cites as `citation`, is not there and has to be."""
     files, path = subject.files, name.text
     around = set(said.text[max(0, name.start - 1) : name.end + 1])
     # Citations are in brackets.
-    if not files.whole_listing or around & (_PATTERN - {"["} if cited else _PATTERN) or files.exists(path):
+    if not files.whole_listing or around & (_PATTERN - {"["} if citation else _PATTERN) or files.exists(path):
         return False
-    if not (cited or _is_of_workspace(subject, path) or _is_located(subject, said, name)):
+    if not (citation or _is_of_workspace(subject, path) or _is_located(subject, said, name)):
         return False
     before = said.text[: name.start] or said.lead
     rest = _CODE.sub(" ", f"{said.text[: name.start]} {said.text[name.end :]}")
-    if _ABSENT.search(rest) or _PROPOSED.search(before) or _is_of_run(subject, path):
+    if _ABSENT.search(rest) or _PROPOSED.search(before):
+        return False
+    if _is_explained(subject, said, path, citation):
         return False
     return not any(
         one.spaced and one.path == path and files.exists(one.spaced) for one in citations_in(said.text)
@@ -100,20 +122,59 @@ def _is_located(subject: Subject, said: Statement, name: Mention) -> bool:
         return False
     here = {span.call for span in subject.spans if span.path}
     # A file of another place, such as a drive.
-    if any(name.text in span.text for span in subject.whole_spans if span.call not in here):
+    named = re.compile(re.escape(name.text))
+    if any(
+        named.search(line) is not None and not says_nothing_is_there(line)
+        for call in subject.calls or ()
+        if call.call not in here
+        for line in call.content
+    ):
         return False
     quoted = said.text[name.start - 1 : name.start] == "`" == said.text[name.end : name.end + 1]
     return _LOCATES.search(said.text[: name.start - quoted]) is not None
 
 
-def _is_of_run(subject: Subject, path: str) -> bool:
-    """Return true if the goal names the file, or a call of the run used it."""
-    ends = re.compile(rf"(?:^|[\s/'\"`(=]){re.escape(path.removeprefix('./'))}(?:$|[\s'\"`),:;]|\.(?:\s|$))")
-    return ends.search(subject.goal) is not None or any(
-        isinstance(value, str) and ends.search(value) is not None
-        for made in subject.calls or ()
-        for value in made.args.values()
-    )
+def _is_explained(subject: Subject, said: Statement, path: str, citation: str) -> bool:
+    """Return whether the run explains why a file that is not in the workspace is named or cited.
+
+    A call explains it by its answer alone. Where calls asked for the file and none got it, a sentence that
+    cites it has to say so itself; one that only names it may leave that to another sentence. Where no call
+    asked for it, the goal may speak of any file.
+    """
+    name = _ends_with(path)
+    asking = [call for call in subject.calls or () if asks_for(call, name)]
+    if any(answered_for(call, name) for call in asking):
+        return True
+    in_goal = name.search(subject.goal) is not None
+    if not asking or (citation and citation in subject.goal):
+        return in_goal
+    if citation:
+        return _TELLS_FAILURE.search(said.text) is not None
+    # A file that was to be made, and was not.
+    meant = in_goal and all(tool_kind(call.tool, call.args) == "edit" for call in asking)
+    return meant or _TELLS_FAILURE.search(subject.answer) is not None
+
+
+def _ends_with(path: str) -> re.Pattern[str]:
+    """Return a pattern for a path, or the end of one, within a text."""
+    name = re.escape(path.removeprefix("./"))
+    return re.compile(rf"(?:^|[\s/'\"`(=:\[]){name}(?:$|[\s'\"`),:;?!\]]|\.(?:\s|$))")
+
+
+ADMITS: Final = re.compile(
+    r"\b(?:not|never|nothing|none|neither|nobody|cannot|unable|den(?:y|ied|ies|ial)|refus\w+|declin\w+"
+    r"|reject\w+|block\w+|fail\w*|errors?|unchanged|permissions?|approv\w+|allowed|skipped|cancel\w+"
+    r"|without|instead|no (?:change|row|file|cell|call|effect)s?)\b|n['’]t\b",
+    re.IGNORECASE,
+)
+"""Words of an answer that mention a refusal, a failure, or undone work."""
+_TELLS_FAILURE: Final = re.compile(
+    rf"{ADMITS.pattern}|\w+(?:Error|Exception|Warning)\b|\b(?:missing|absent|tr(?:y|ied|ies|ying)|attempt\w*"
+    r"|rather than|no longer|former\w*|legacy|exit\w*|rais\w+|crash\w*|tim(?:ed|es) out|timeouts?|empty|blank"
+    r"|no|only|zero|0)\b",
+    re.IGNORECASE,
+)
+"""Words of a sentence that may rest on a call that failed or answered nothing."""
 
 
 def _similar_path(subject: Subject, path: str) -> str:
@@ -138,15 +199,48 @@ def citations_resolve(subject: Subject) -> Iterator[Issue]:
         for cited in found:
             if cited.path and (wrong := _wrong_lines(subject, said, cited, others=cited.path in right)):
                 yield Issue("critical", said.text, wrong, "read the file and cite the right lines")
-            if cited.call and subject.calls is not None:
-                subject.checked.add(cited.call)
-            if (
-                cited.call
-                and subject.calls is not None
-                and cited.call not in {made.call for made in subject.calls}
-            ):
-                what = f"there was no tool call {cited.call}"
-                yield Issue("critical", said.text, what, "cite a call of this run, or say where it is from")
+            if unshown := _shows_nothing(subject, said, cited):
+                yield Issue("critical", said.text, unshown, "cite what shows it, or say that it is unknown")
+
+
+def _shows_nothing(subject: Subject, said: Statement, cited: Citation) -> str:
+    """Return why a cited call or page shows nothing of what a sentence says; empty if it may show it.
+
+    A call that failed or found nothing shows just that, and a page is shown by any answer that names it.
+    """
+    if subject.calls is None or not (cited.call or cited.page):
+        return ""
+    admits = _TELLS_FAILURE.search(said.text) is not None
+    if cited.call:
+        subject.checked.add(cited.call)
+        call = next((call for call in subject.calls if call.call == cited.call), None)
+        if call is None:
+            return f"there was no tool call {cited.call}"
+        return (
+            "" if admits or not call.is_empty else f"the call {cited.call} of {call.tool} {outcome_of(call)}"
+        )
+    page = re.compile(re.escape(cited.page.rstrip("/").partition("#")[0]))
+    fetching = [call for call in subject.calls if asks_for(call, page)]
+    # Pages that could not be read are listed without a word each: that one answer admits it is enough.
+    admits = admits or ADMITS.search(subject.answer) is not None
+    if not fetching or admits or page.search(subject.goal) or _POINTS_AT.search(said.text):
+        return ""
+    subject.checked.add(cited.page)
+    if any(answered_for(call, page) or _names_page(call, page) for call in subject.calls):
+        return ""
+    return f"{cited.page} was not read: the call of {fetching[-1].tool} {outcome_of(fetching[-1])}"
+
+
+def _names_page(call: AnsweredCall, page: re.Pattern[str]) -> bool:
+    """Return whether the answer of a call, such as a search, names a page."""
+    return any(page.search(line) is not None and not says_nothing_is_there(line) for line in call.content)
+
+
+_POINTS_AT: Final = re.compile(
+    r"\b(?:see|visit|more|try|check|open|link\w*|page|site|url|address|download|available|at)\b",
+    re.IGNORECASE,
+)
+"""A sentence that names a page for its reader rather than as what it rests on."""
 
 
 def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: bool = False) -> str:

@@ -6,37 +6,36 @@ not exactly, matches a named file or tool answer, or is given as the words of a 
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 from functools import lru_cache
-from itertools import islice
 from typing import Final
 
-from kestrel_lab.core.citations import Citation, citations_in
+from kestrel_lab.core.citations import PATH, Citation, citations_in
 from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.verification.claims import MOST_CHARS, Statement, code_in, files_in
 from kestrel_lab.verification.issues import Issue
+from kestrel_lab.verification.quoted_code import (
+    GAP,
+    LOOKED_THROUGH,
+    changed_code,
+    contains_code,
+    normalised_code,
+)
 from kestrel_lab.verification.subject import Subject
 
 _FILLED: Final = "filledin"
 """Placeholder for filled-in text."""
-_GAP: Final = re.compile(r"\s*(?:\.\.\.|…|\[\.\.\.\]|\[…\])\s*")
 _HOLE: Final = re.compile(r"\{[^{}\n]*\}|%(?:\([\w]+\))?[-+#0 ]?\d*(?:\.\d+)?[srdifgxc](?!\w)")
 _QUOTE: Final = re.compile(
     r"\"([^\"\n]{8,400})\"|“([^“”\n]{8,400})”|„([^„“”\n]{8,400})[“”]|«\s?([^«»\n]{8,400}?)\s?»"
 )
 _FEWEST_WORDS: Final = 4
 """Fewest words of a quote that is compared: shorter ones are names and turns of phrase."""
-_TOKEN: Final = re.compile(
-    r"[rbfuRBFU]{0,2}(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|\d[\w.]*|[A-Za-z_]\w*|\.\.\.|…|[-+*/%=!<>&|^~@:]+|[^\s\w]"
-)
 _NEAR: Final = 0.7
 """Least share of words in the same order that makes one text a changed form of another."""
-_LOOKED_THROUGH: Final = 400_000
-"""Most characters of a text that are searched for a changed form of a quote."""
 _RAISED: Final = re.compile(r"^[A-Z][A-Za-z]+(?:Error|Exception|Warning): ")
 """What Python prints before the message of an exception."""
 _ROLE: Final = re.compile(r":[a-z][\w:+-]{0,60}:`(?:~[\w.]*\.(?=\w))?")
@@ -70,7 +69,9 @@ def words_of_text(text: str) -> str:
 
 
 def quotes_in(said: Statement) -> Iterator[str]:
-    """Yield what a claim has in quotation marks, or is as a block quote, from four words on."""
+    """Yield what a claim has in quotation marks, or is as a block quote, from four words on; where it cites
+    lines, what it has in backticks, too.
+    """
     if said.kind == "quote":
         found = [said.text.strip('"“”*_ ')]
     else:
@@ -78,6 +79,8 @@ def quotes_in(said: Statement) -> Iterator[str]:
             r"`[^`\n]*`", lambda match: "`" * len(match[0]) if '"' in match[0] else match[0], said.text
         )
         found = [next(group for group in match.groups() if group).strip() for match in _QUOTE.finditer(plain)]
+        if any(citation.first for citation in citations_in(said.text)):
+            found += [code for code, _ in code_in(said)]
     yield from (quote for quote in found if len(quote.split()) >= _FEWEST_WORDS <= len(quote_words(quote)))
 
 
@@ -86,7 +89,7 @@ def contains_quote(quote: str, texts: Iterable[str]) -> bool:
     quote = _RAISED.sub("", quote)
     parts = [
         " ".join(words)
-        for part in _GAP.split(_HOLE.sub("…", quote))
+        for part in GAP.split(_HOLE.sub("…", quote))
         if len(words := quote_words(part)) > 1 or (words and len(words[0]) > 3)
     ]
     return any(all(f" {part} " in words_of_text(text) for part in parts) for text in texts)
@@ -108,7 +111,7 @@ def changed_quote(quote: str, texts: Iterable[str]) -> str:
         return ""
     wanted, size = Counter(words), len(words)
     for text in texts:
-        known = words_of_text(text[:_LOOKED_THROUGH]).split()
+        known = words_of_text(text[:LOOKED_THROUGH]).split()
         alike_enough, best = 0, (_NEAR, 0.0, "")
         window = Counter(known[:size])
         for place in range(max(1, len(known) - size + 1)):
@@ -131,117 +134,12 @@ def changed_quote(quote: str, texts: Iterable[str]) -> str:
     return ""
 
 
-@lru_cache(maxsize=4096)
-def normalised_code(code: str) -> tuple[str, ...]:
-    """The tokens of a piece of code, `self.` and the like, comments and commas at the end left out, all
-    strings in one kind of marks.
-    """
-    found: list[str] = []
-    every = _TOKEN.findall(code)
-    place = 0
-    while place < len(every):
-        part, following = every[place], every[place + 1] if place + 1 < len(every) else " "
-        place += 1
-        if (
-            following == "."
-            and part.isidentifier()
-            and every[place + 1 : place + 2]
-            and every[place + 1].isidentifier()
-        ):
-            # `self.` and the like.
-            place += 1
-        elif part == "," and following in ")]}":
-            pass
-        elif (
-            part == "-"
-            and following[0].isdigit()
-            and (not found or not re.match(r"[\w)\]}]", found[-1][-1:]))
-        ):
-            found.append(f"-{following}")
-            place += 1
-        else:
-            found.append(re.sub(r"^([A-Za-z]*)'(.*)'$", r'\1"\2"', part) if part[-1] == "'" else part)
-    return tuple(found)
-
-
-@lru_cache(maxsize=64)
-def _of_file(text: str) -> tuple[tuple[str, ...], str]:
-    found = normalised_code(
-        re.sub(r"(?:^|(?<=\s))#[^\"'\n]{0,400}$", "", text[:_LOOKED_THROUGH], flags=re.MULTILINE)
-    )
-    return found, f" {' '.join(found)} "
-
-
-def contains_code(code: str, texts: Iterable[str]) -> bool:
-    """Return true if a text contains the code's tokens in sequence, apart from gaps."""
-    parts = [part for one in _GAP.split(code) if (part := " ".join(normalised_code(one)).rstrip(" ,:"))]
-    names = {name for part in parts for name in re.findall(r"[A-Za-z_]\w+", part)}
-    return any(
-        all(f" {part}" in _of_file(text)[1] for part in parts)
-        for text in texts
-        if all(name in text for name in names)
-    )
-
-
-def changed_code(code: str, texts: Iterable[str], known: Sequence[str] | frozenset[str] = ()) -> str:
-    """Return the text in place of the code if they differ in one value, operator or unknown name.
-
-    `known` names may replace others: code that only renames something is not different.
-    """
-    wanted = normalised_code(code)
-    if len(wanted) < 4 or _GAP.search(code):
-        return ""
-    names = {name for name in wanted if name.isidentifier()}
-    for text in texts:
-        if sum(name not in text for name in names) > 1:
-            continue
-        for found, old, new in _similar_stretches(wanted, _of_file(text)[0]):
-            unheard = (
-                new.isidentifier() and old.isidentifier() and new not in known and not keyword.iskeyword(new)
-            )
-            if unheard or (_VALUE.fullmatch(old) and _VALUE.fullmatch(new)):
-                return " ".join(found)
-    return ""
-
-
-def _similar_stretches(
-    wanted: tuple[str, ...], known: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield equally long stretches that differ in one token, with that token and the `wanted` one."""
-    size = len(wanted)
-    first, second = wanted[0], wanted[1]
-    for place in range(len(known) - size + 1):
-        if known[place] != first and known[place + 1] != second:
-            continue
-        found = known[place : place + size]
-        off = list(islice(((old, new) for old, new in zip(found, wanted, strict=True) if old != new), 2))
-        if len(off) == 1:
-            yield found, *off[0]
-
-
-_OPERATOR: Final = re.compile(r"[-+*/%=!<>&|^~@]+")
-
-
-def operator_changed_in(code: str, text: str) -> bool:
-    """Return true if text and code differ in one operator; `**` for `*` may be prose marks."""
-    wanted = normalised_code(code)
-    changes = _similar_stretches(wanted, _of_file(text)[0]) if len(wanted) > 1 else ()
-    return any(
-        _OPERATOR.fullmatch(old) and _OPERATOR.fullmatch(new) and set(old) != set(new)
-        for _, old, new in changes
-    )
-
-
-_VALUE: Final = re.compile(r".*[\"']|-*\d.*|True|False|None|and|or|is|in|not|[^\w\s()\[\]{},.:].*", re.DOTALL)
-"""A token that is a string, a number, a constant or an operator."""
-
-
 def with_context_lines(cited: Citation, text: str) -> str:
     """Return the cited lines with those near them."""
     return "\n".join(split_lines(text)[max(0, cited.first - 1 - SLACK) : cited.last + SLACK])
 
 
-_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][\w.]* = \S")
+_ASSIGNMENT: Final = re.compile(r"[\"']?[A-Za-z_][\w.-]*[\"']?(?: ?=|:) ?\S")
 """Code in backticks that can only be copied; a call may be an example of use."""
 _NO_SOURCE: Final = frozenset({"diff", "patch", "mermaid"})
 """Blocks that are not excerpts."""
@@ -256,9 +154,10 @@ def quotes_are_exact(subject: Subject) -> Iterator[Issue]:
         if said.kind == "code":
             yield from _block(subject, said)
             continue
-        yield from inexact_quotes(subject, said)
+        inexact = [*inexact_quotes(subject, said)]
         for code, _ in code_in(said):
-            yield from _code(subject, said, code)
+            inexact += _code(subject, said, code)
+        yield from inexact or _quotes_nowhere(subject, said)
 
 
 def _named_texts(subject: Subject, said: Statement) -> list[str]:
@@ -311,6 +210,48 @@ def _code(subject: Subject, said: Statement, code: str) -> Iterator[Issue]:
         and (found := changed_code(code, subject.through(near), _known_names(code, near)))
     ):
         yield Issue("critical", said.text, f"`{code}` is not exact; the source reads: {found}", _FIX)
+
+
+_QUOTED_BEFORE: Final = re.compile(
+    r"(?P<quoted>`[^`\n]+`|\"[^\"\n]+\"|“[^”\n]+”)[.,]?\s*(?:[\[(]\s*`?|(?:in|at|on)\s+[\[`]?)$"
+)
+"""A quoted text directly before a citation."""
+_QUOTED_AFTER: Final = re.compile(
+    r"^`?[\])]?`?\s*(?::|says?|reads?|contains?|has|is|sets?|defines?)\s*(?P<quoted>`[^`\n]+`|\"[^\"\n]+\"|“[^”\n]+”)"
+)
+"""A quoted text that a citation is said to have."""
+
+
+def _quotes_nowhere(subject: Subject, said: Statement) -> Iterator[Issue]:
+    """Yield an issue for each text that stands quoted directly beside a citation and has words that the cited
+    file lacks.
+
+    Of a dotted name only the last part counts; a path and a call with arguments are no quotes.
+    """
+    for cited in citations_in(said.text):
+        if not cited.first:
+            continue
+        before = _QUOTED_BEFORE.search(said.text[: cited.at])
+        after = _QUOTED_AFTER.match(said.text[cited.at + len(cited.text) :])
+        sources = [subject.files.read(path) for path in subject.files.named(cited.path)]
+        texts = [text for text in sources if text is not None]
+        for match in filter(None, (before, after)) if texts else ():
+            wanted = _words_that_count(match["quoted"][1:-1].strip())
+            if any(wanted <= set(words_of_text(text).split()) for text in texts):
+                continue
+            subject.checked.add(match["quoted"])
+            yield Issue("critical", said.text, f"{cited.path} does not have {match['quoted']}", _FIX)
+
+
+def _words_that_count(quoted: str) -> set[str]:
+    """Return the words of a quoted text that its source has to have."""
+    if _NO_QUOTE.fullmatch(quoted) is not None:
+        return set()
+    return set(quote_words(quoted.rpartition(".")[2] if _DOTTED.fullmatch(quoted) else quoted))
+
+
+_NO_QUOTE: Final = re.compile(rf"{PATH}|.*[(<{{\[…].*|.*\.\.\..*")
+_DOTTED: Final = re.compile(r"[\w.]+")
 
 
 def _known_names(code: str, texts: list[str]) -> frozenset[str]:

@@ -28,6 +28,7 @@ from kestrel_lab.verification.effects import (
     may_change_variable,
 )
 from kestrel_lab.verification.issues import Issue
+from kestrel_lab.verification.places import ADMITS
 from kestrel_lab.verification.subject import Subject
 
 
@@ -43,14 +44,10 @@ def refused_calls_did_nothing(subject: Subject) -> Iterator[Issue]:
         if action.outcome == "denied"
         or (action.outcome == "failed" and action.kind != "command" and not code_of(action))
     ]
-    if not refused or _ADMITS.search(subject.answer):
+    if not refused or ADMITS.search(subject.answer):
         return
     done = [action for action in acts if action not in refused]
-    if (found := _COMPLETED.match(subject.answer)) and not any(map(may_change_anything, done)):
-        subject.checked.add(found[0])
-        yield Issue(
-            "critical", found[0], f"the answer says “{found[0].strip()}”, but {failure_text(refused)}", DO_IT
-        )
+    yield from _completed(subject, refused, done)
     for said in subject.paid():
         if said.kind == "code" or SUPPOSED.search(said.text) or said.text.rstrip().endswith("?"):
             continue
@@ -59,17 +56,14 @@ def refused_calls_did_nothing(subject: Subject) -> Iterator[Issue]:
             yield Issue("critical", said.text, f"the answer says “{claimed}”, but {failure_text(by)}", DO_IT)
 
 
-_ADMITS: Final = re.compile(
-    r"\b(?:not|never|nothing|none|neither|nobody|cannot|unable|den(?:y|ied|ies|ial)|refus\w+|declin\w+|reject\w+|block\w+|fail\w*|errors?|unchanged|"
-    r"permissions?|approv\w+|allowed|skipped|cancel\w+|without|instead|no "
-    r"(?:change|row|file|cell|call|effect)s?)\b|n['’]t\b",
-    re.IGNORECASE,
-)
-"""Answers that mention a refusal, a failure, or undone work."""
+_TASKS: Final = r"(?:task|request|change|work|job)s?"
 _COMPLETED: Final = re.compile(
-    r"\W*(?:(?:it(?:'|’)?s|it is|that(?:'|’)s|that is|everything is|(?:the|your) "
-    r"(?:task|request|change|work|job)s? (?:is|are|has been|have been))\s+)?"
-    r"(?:all\s+|now\s+)*(?:done|finished|complete|completed)\s*(?:[.!:,;–—-]|$)",
+    r"\W*(?:(?:it(?:'|’)?s|it is|that(?:'|’)s|that is|everything is|i(?:'|’)m|i am"
+    rf"|(?:the|your) {_TASKS} (?:is|are|was|has been|have been))\s+)?(?:all\s+|now\s+|successfully\s+)*"
+    r"(?:done|finished|completed?|all set|set|taken care of|success)(?:\s+successfully)?\s*(?:[.!:,;–—-]|$)"
+    rf"|\W*{_TASKS}\s+(?:is\s+)?(?:successfully\s+)?(?:done|finished|completed?)\b"
+    r"|\W*i(?:'|’)?(?:ve| have)\s+(?:successfully\s+)?(?:done|finished|completed)\s+"
+    rf"(?:it|that|this|(?:the|your) {_TASKS})\b",
     re.IGNORECASE,
 )
 """An answer that begins with the report that the task is done."""
@@ -93,6 +87,18 @@ _CHANGE: Final = re.compile(
     re.IGNORECASE,
 )
 """Reports of a change, by anybody."""
+
+
+def _completed(subject: Subject, refused: Sequence[Action], done: Sequence[Action]) -> Iterator[Issue]:
+    """Yield an issue for a report that the task is done, where this run itself can have changed nothing."""
+    report = _COMPLETED.match(subject.answer)
+    own = [action for action in refused if action not in subject.earlier]
+    by_itself = [action for action in done if action not in subject.earlier]
+    if report is None or not own or any(map(may_change_anything, by_itself)):
+        return
+    subject.checked.add(report[0])
+    what = f"the answer says “{report[0].strip()}”, but {failure_text(own)}"
+    yield Issue("critical", report[0], what, DO_IT)
 
 
 def _claimed_change(said: Statement) -> str:

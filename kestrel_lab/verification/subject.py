@@ -11,7 +11,7 @@ from typing import Final
 from kestrel_lab.core.citations import Span, arguments_by_call, spans_of
 from kestrel_lab.core.events.actions import Action, actions_of
 from kestrel_lab.core.events.union import ApprovalGiven, Record, ToolAnswered
-from kestrel_lab.core.json_types import FrozenStruct, Json
+from kestrel_lab.verification.answered_calls import AnsweredCall
 from kestrel_lab.verification.claims import Statement, claims_of, files_in
 from kestrel_lab.verification.workspace_files import CLAIM, PARSED, TOKEN, Files
 
@@ -21,17 +21,6 @@ MOST_BLOCK: Final = 20_000
 """Characters of a block of code, which unlike prose is checked as a whole."""
 MOST_CHARS: Final = 400_000
 """Characters of an answer that are checked."""
-
-
-class AnsweredCall(FrozenStruct, frozen=True, kw_only=True):
-    """A tool call of the run that was answered."""
-
-    call: str
-    tool: str
-    args: Mapping[str, Json]
-    ok: bool
-    denied: str = ""
-    """Who denied it; empty for a call that was made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +34,12 @@ class Subject:
     """`None` if the calls are unknown."""
     actions: Sequence[Action] | None = None
     """The run's actions; `None` if unknown."""
+    earlier: Sequence[Action] = ()
+    """Those of earlier runs of its conversation, where an answer speaks of them."""
     ground: Files | None = None
     """`None` without a workspace."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """The versions of files as the run's last edits left them, by path."""
     checked: set[str] = field(default_factory=set, compare=False)
     """Places, quotes and actions found right or wrong for certain."""
 
@@ -108,13 +101,14 @@ class Subject:
     @cached_property
     def acts(self) -> tuple[Action, ...] | None:
         """Calls with effects, those denied by a rule with the model's arguments; `None` if unknown."""
-        asked = {made.call: made.args for made in self.calls or ()}
-        every = self.actions
-        return (
-            None
-            if every is None
-            else tuple(one if one.args else replace(one, args=asked.get(one.call, {})) for one in every)
-        )
+        if self.actions is None and not self.earlier:
+            return None
+        arguments = {call.call: call.args for call in self.calls or ()}
+        own = [
+            action if action.args else replace(action, args=arguments.get(action.call, {}))
+            for action in self.actions or ()
+        ]
+        return (*self.earlier, *own)
 
     @cached_property
     def whole_spans(self) -> tuple[Span, ...]:
@@ -131,7 +125,18 @@ def subject_of(records: Sequence[Record], *, answer: str, goal: str, root: Path 
         calls=made_calls(records),
         actions=actions_of(record.event for record in records),
         ground=None if root is None else Files(root),
+        left=versions_left(records),
     )
+
+
+def versions_left(records: Iterable[Record]) -> dict[str, str]:
+    """Return the versions in which edits of a run left files, by path."""
+    left: dict[str, str] = {}
+    for record in records:
+        if isinstance(record.event, ToolAnswered):
+            for path in record.event.changed:
+                left[path] = str(record.event.knows.get(path, ""))
+    return left
 
 
 def made_calls(records: Sequence[Record]) -> tuple[AnsweredCall, ...]:
@@ -148,6 +153,7 @@ def made_calls(records: Sequence[Record]) -> tuple[AnsweredCall, ...]:
             tool=event.tool,
             args=asked.get(event.call, {}),
             ok=event.error is None,
+            text=event.text if event.error is None else str(event.error.get("message", event.text)),
             denied=""
             if event.error is None or event.error.get("kind") != "denied"
             else f"denied by {refused.get(event.call, 'a rule')}",

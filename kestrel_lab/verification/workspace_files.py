@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from kestrel_lab.core.text_files import content_version
 from kestrel_lab.host.log_files import open_no_log
 
 MOST: Final = 200_000_000
@@ -88,6 +89,7 @@ class Files:
         self._folders: set[str] = set()
         self._listed = known
         self._texts: dict[str, str | None] = {}
+        self._versions: dict[str, str] = {}
 
     @property
     def whole_listing(self) -> bool:
@@ -161,6 +163,10 @@ class Files:
         self.work.spend(len(text or "") / SEARCHED)
         return text
 
+    def version(self, name: str) -> str:
+        """Return the version of a file as the log names it; empty if it is missing or not read as text."""
+        return self._versions.get(self.named(name)[0], "") if self.read(name) is not None else ""
+
     def _relative(self, name: str) -> str:
         """The path from the root: without `./`, the root's own path, or the root's name."""
         name = name.removeprefix("./").rstrip("/")
@@ -187,6 +193,7 @@ class Files:
                 content = file.read()
         except OSError:
             return None
+        self._versions[path] = content_version(content)
         return None if b"\0" in content[:8_000] else content.decode("utf-8", errors="replace")
 
 

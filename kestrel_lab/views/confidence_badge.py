@@ -25,6 +25,8 @@ class Badge:
     """
     concerns: int = 0
     """Concerns that are not minor."""
+    checked: int = 0
+    """Places, quotes and actions that could be compared; 0 also where the log does not say how many."""
     stopped: str = ""
     """Why the checks stopped early; empty where they did not."""
     claims: int | None = None
@@ -48,7 +50,7 @@ class Badge:
             "wrong": f"{format_count(self.concerns, 'concern')}",
             "unchecked": "not checked",
             "nothing to check": "not checked: it names no place, quote or action that can be compared",
-        }.get(self.word, "no error found by the checks")
+        }.get(self.word, self._compared)
         parts = [result, f"the checks stopped early: {sanitize_text(self.stopped)}" if self.stopped else ""]
         parts.append(
             "" if self.claims is None else f"{self.cited} of {format_count(self.claims, 'claim')} cited"
@@ -64,6 +66,13 @@ class Badge:
                 f"{format_count(self.trials, 'trial')} of suite {sanitize_text(self.suite)}"
             )
         return " · ".join(filter(None, parts))
+
+    @property
+    def _compared(self) -> str:
+        """How much was compared and right, which says nothing of the rest; empty where that is not known."""
+        if not self.checked:
+            return ""
+        return f"{self.checked} of {self.checked} places, quotes and actions that it names are right"
 
     def __repr__(self) -> str:
         return str(self)
@@ -108,6 +117,7 @@ def badge_of(events: Iterable[Event]) -> Badge:
     return Badge(
         word="wrong" if wrong else "partly checked" if stopped else _looked_word(end),
         concerns=wrong,
+        checked=end.checked or 0,
         stopped=stopped.rpartition("end: ")[2],
         claims=len(end.claims) if end.claims else None,
         cited=sum(claim.get("state") == "cited" for claim in end.claims),

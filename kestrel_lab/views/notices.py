@@ -220,7 +220,7 @@ def concerns_row(event: e.RunFinished) -> NoticeRow | None:
 def confidence_row(badge: Badge) -> NoticeRow | None:
     """The row beside an answer that says what was checked; `None` where nothing was."""
     # What is wrong has a row of its own.
-    if (
+    if not str(badge) or (
         badge.word in ("unchecked", "nothing to check", "wrong")
         and badge.value is None
         and badge.judge is None

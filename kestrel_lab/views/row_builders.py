@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from kestrel_lab.core.calls import PREVIEWING, format_count
+from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, PREVIEWING, format_count
 from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.events.labels import BLAME
@@ -199,6 +199,7 @@ def fill_preview(view: RunView, event: e.KernelPreviewed) -> list[Change]:
     if ask is None or not ask.previewing:
         return []
     row = call_row(view, event.call, "")
+    view.previews[event.call] = event
     return [
         row.change(danger=event.danger),
         ask.change(
@@ -209,6 +210,18 @@ def fill_preview(view: RunView, event: e.KernelPreviewed) -> list[Change]:
             images=cast("Json", view.figures[event.call]),
         ),
     ]
+
+
+def show_kernel_change(view: RunView, event: e.KernelChanged) -> Change:
+    """Show what code did in a kernel; where it ran although its preview was to be taken over, say that."""
+    row = call_row(view, event.call, "")
+    changed: dict[str, Json] = {"undo": event.call if event.changes else ""}
+    changed["table"] = cast("Json", [[sanitize_text(cell) for cell in cells] for cells in event.table])
+    preview = view.previews.pop(event.call, None)
+    if preview is not None and preview.sandbox == PREVIEWED and event.how == "executed":
+        meant, ran = formatting.sandbox_words(PREVIEWED), formatting.sandbox_words(IN_KERNEL)
+        changed |= {"danger": "HIGH", "note": row.note.replace(meant, ran)}
+    return row.change(**changed)
 
 
 def show_question(view: RunView, event: e.ApprovalAsked, at: float = 0.0) -> list[Change]:
@@ -266,6 +279,8 @@ def show_decision(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     # Edited arguments are shown whole: which of them have defaults is only known of the model's own.
     if event.args is not None:
         view.asked_args.pop(event.call, None)
+        # A preview is of the model's arguments.
+        view.previews.pop(event.call, None)
     row = call_row(view, event.call, "")
     word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
     edited = " with edited arguments" if event.granted and event.args is not None else ""

@@ -68,6 +68,8 @@ class RunView:
     """What tools gave so far, by call, for the numbers of the answer."""
     figures: dict[str, list[str]] = field(default_factory=dict)
     """Images of previews, by call, as `data:` addresses."""
+    previews: dict[str, e.KernelPreviewed] = field(default_factory=dict)
+    """Previews that came while a question waited, by call: what a person then approves is what they show."""
     verdicts: list[e.VerifierFinished] = field(default_factory=list)
     """What verifiers said, for how sure the answer is."""
     actions: ActionLog = field(default_factory=ActionLog)
@@ -205,9 +207,8 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # one cas
         case e.KernelPreviewed():
             view.figures[event.call] = row_builders.preview_figures(event)
             return row_builders.fill_preview(view, event)
-        case e.KernelChanged(call=call, changes=changes, table=table) if f"c:{call}" in view.rows:
-            shown = cast("Json", [[sanitize_text(cell) for cell in cells] for cells in table])
-            return [view.rows[f"c:{call}"].change(undo=call if changes else "", table=shown)]
+        case e.KernelChanged() if f"c:{event.call}" in view.rows:
+            return [row_builders.show_kernel_change(view, event)]
         case e.CellsChanged(call=call, changes=changes) if changes and f"c:{call}" in view.rows:
             return [view.rows[f"c:{call}"].change(undo=call)]
         case e.KernelUndone():
@@ -420,9 +421,11 @@ def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
         note = " · ".join(
             part for part in (note, f"allowed by {formatting.sanitize_short(event.leave, 200)}") if part
         )
-    note = " · ".join(part for part in (note, formatting.sandbox_words(event.sandbox)) if part)
+    # The call began as one without a preview, and was approved with the one that came.
+    approved = view.previews.get(event.call, event)
+    note = " · ".join(part for part in (note, formatting.sandbox_words(approved.sandbox)) if part)
     args = row_builders.shown_arguments(view, event.call, event.args)
-    row.change(step=event.step, danger=event.danger, **formatting.shown_args(args))
+    row.change(step=event.step, danger=approved.danger, **formatting.shown_args(args))
     row.change(state="running", since=at, note=note, result="")
     return [row.whole()]
 

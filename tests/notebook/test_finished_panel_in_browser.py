@@ -69,7 +69,7 @@ def test_a_finished_panel_is_answer_first_also_after_a_reload(jupyterlab: Jupyte
         assert places == sorted(places)
         assert "2 calls · 1 failed" in text
         assert not any(
-            word in text for word in ("limits:", "no error found", "next, if you like", "297, 298")
+            word in text for word in ("limits:", "that it names are right", "next, if you like", "297, 298")
         )
         assert (
             "raise ValueError('no')\n" in run.locator("pre[data-language=python]").first.inner_text() + "\n"

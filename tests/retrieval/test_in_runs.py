@@ -1,5 +1,6 @@
 """Searches within runs: the tools, what the log has of them, and the commands."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -12,10 +13,13 @@ from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelCalled, RetrievalStep, StepFinished, ToolAnswered, ToolCalled
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.lab import Lab
+from kestrel_lab.retrieval.search import FAINT, MAX_LISTED
+from kestrel_lab.runtime.operations.gather import find_in, session_indexes
 from kestrel_lab.runtime.review.retrieval_trace import RunRetrieval
 from kestrel_lab.testing import ScriptedModel
 
@@ -214,3 +218,46 @@ def test_the_commands_search_and_explain(folder: Path) -> None:
         2,
         "error: there is no word to search for in '?': name at least one word\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("found", "ranked", "faint", "state"),
+    [
+        (2, 0, 0, "unmatched"),
+        (32, 30, 0, "unmatched"),
+        (40, 30, 0, "behind"),
+        (40, 30, 30, "behind"),  # faint ones are listed beside those that the step counts
+        (2, 0, MAX_LISTED, "behind"),  # more faint ones than are listed
+        (2, 0, MAX_LISTED - 1, "unmatched"),
+    ],
+)
+def test_a_miss_is_unmatched_only_where_all_that_matched_are_listed(
+    folder: Path, tmp_path: Path, found: int, ranked: int, faint: int, state: str
+) -> None:
+    """A step counts what matched well and lists a part of it and a part of the rest: these are not mixed."""
+    dropped: dict[str, Json] = {f"r{number}.py": f"ranked {number}: behind" for number in range(ranked)}
+    dropped |= {f"f{number}.py": FAINT for number in range(faint)}
+    step = RetrievalStep(
+        step="main",
+        retriever="code",
+        query="total",
+        found=found,
+        chosen=["a.py", "b.py"],
+        dropped=dropped,
+        stopped="confidence",
+    )
+    trace = RunRetrieval([step], folder, tmp_path / "none")
+    assert trace.explain("far.py").state == state
+    chosen = trace.explain("a.py")
+    assert (chosen.state, "chosen there" in chosen.reason) == ("dropped", True)
+
+
+@pytest.mark.parametrize("name", ["HTTPServer.py", "UserProfileView.py", "pricing_rules.py", "my-file.py"])
+def test_no_gap_is_the_name_of_a_file_that_was_found(tmp_path: Path, folder: Path, name: str) -> None:
+    """A question may name a file that does not have its own name in it: that word is not missing."""
+    (folder / name).write_text("def total():\n    return 3\n")
+    goal = f"Which total does {Path(name).stem} return for a zebra?"
+    found = asyncio.run(find_in(session_indexes(tmp_path / "home"), folder, goal, top_k=5))
+    assert name in [file.path for file in found.key_files]
+    assert [gap for gap in found.gaps if gap in name.lower()] == []
+    assert "zebra" in found.gaps

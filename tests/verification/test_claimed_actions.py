@@ -76,7 +76,7 @@ FETCH = call("g", "fetch", {"url": "x"}, "all tests pass, says the page")
         (call("l", "deploy", {"to": "live"}, error=LOST), "I deployed it.", ""),  # nobody knows
         (bash("t", "make lint", 0), "I ran `make lint`.", ""),
         (bash("t", "make  lint", 0), "I ran `make lint`.", ""),
-        (bash("t", "make lint", 2), "I ran `make lint` successfully.", "it ended with exit code 2"),
+        (bash("t", "make lint", 2), "I ran `make lint` successfully.", "the command ended with exit code 2"),
         ([*bash("t", "make lint", 2), *bash("u", "make lint", 0)], "I ran `make lint` successfully.", ""),
         (bash("t", "make lint", 2), "I ran `make lint`.", ""),
         (bash("t", "make docs", 0), "I ran `tox -e lint`.", "tox -e lint was not run"),

@@ -17,16 +17,13 @@ from kestrel_lab.verification.claims import (
     preceding_name,
 )
 from kestrel_lab.verification.evidence import states_summary
-from kestrel_lab.verification.quotes import (
+from kestrel_lab.verification.quoted_code import (
     changed_code,
-    changed_quote,
     contains_code,
-    contains_quote,
     normalised_code,
     operator_changed_in,
-    quotes_in,
-    with_context_lines,
 )
+from kestrel_lab.verification.quotes import changed_quote, contains_quote, quotes_in, with_context_lines
 
 
 def split(answer: str) -> list[tuple[str, str, str]]:
@@ -252,7 +249,7 @@ def test_code_that_differs_in_one_value_is_changed() -> None:
     assert changed_code("return round(cart.sum * (1 + vat), 2)", [SOURCE]) == line
     assert changed_code("return round(cart.sum * (1 + vat), 2)", [SOURCE], ["vat"]) == ""
     assert changed_code("return round(cart.sum * (1 - tax), 3)", [SOURCE]) == ""
-    assert changed_code("tax=0.3", [SOURCE]) == ""  # three tokens
+    assert changed_code("tax 0.3", [SOURCE]) == ""  # two tokens
     assert changed_code("return round(cart.sum * … 3)", [SOURCE]) == ""
     assert operator_changed_in("1 - tax", SOURCE)
     assert not operator_changed_in("1 + tax", SOURCE)

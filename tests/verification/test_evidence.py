@@ -15,9 +15,10 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel, Turn
+from kestrel_lab.verification.answered_calls import AnsweredCall
 from kestrel_lab.verification.claims import answer_pieces, claims_of
 from kestrel_lab.verification.evidence import cited_share, evidence_of, states_summary, wrong_citations
-from kestrel_lab.verification.subject import AnsweredCall, Subject
+from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import Files
 
 ROOF = "The roof is red.\nThe roof is 7 m high.\nThe door is green.\n"
@@ -177,7 +178,10 @@ def test_citations_are_resolved_exactly(
         answer_spans("m.1.2", "read_file", {"path": "old.txt"}, "x\n"),
     ]
     read.append(answer_spans("m.1.3", "read_file", {"path": "new.txt"}, "first\n"))
-    calls = [AnsweredCall(call=f"m.1.{number}", tool="read_file", args={}, ok=True) for number in (1, 2, 3)]
+    calls = [
+        AnsweredCall(call=f"m.1.{number}", tool="read_file", args={}, ok=True, text="x")
+        for number in (1, 2, 3)
+    ]
     subject = Subject(
         answer="", spans=[span for spans in read for span in spans], calls=calls, ground=Files(workspace)
     )

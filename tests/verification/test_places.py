@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.verification import places
+from kestrel_lab.verification.answered_calls import AnsweredCall
 from kestrel_lab.verification.engine import check_answer
-from kestrel_lab.verification.subject import AnsweredCall, Subject
+from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import Files
 
 CART = '''"""The cart."""
@@ -95,7 +96,7 @@ def test_a_place_is_right_or_accused(shop: Files, answer: str, accused: str) -> 
     """A place that does not exist is accused however the sentence puts it; what is proposed, denied or
     another's is not.
     """
-    calls = (AnsweredCall(call="main.1.1", tool="bash", args={"command": "ls"}, ok=True),)
+    calls = (AnsweredCall(call="main.1.1", tool="bash", args={"command": "ls"}, ok=True, text="util.py"),)
     assert checks(Subject(answer=answer, calls=calls, ground=shop)) == ({accused} if accused else set())
 
 
@@ -116,7 +117,9 @@ def test_what_the_run_itself_touched_is_not_missing(shop: Files) -> None:
     subject = Subject(answer="See shop/basket.py.", ground=shop, calls=())
     assert checks(subject) == {"files_exist"}
     assert checks(replace(subject, goal="Delete shop/basket.py.")) == set()
-    made = AnsweredCall(call="main.1.1", tool="delete_file", args={"path": "shop/basket.py"}, ok=True)
+    made = AnsweredCall(
+        call="main.1.1", tool="delete_file", args={"path": "shop/basket.py"}, ok=True, text="deleted"
+    )
     assert checks(replace(subject, calls=(made,))) == set()
 
 
@@ -169,6 +172,8 @@ def test_what_cannot_be_seen_refuses_nothing(shop: Files, monkeypatch: pytest.Mo
 def test_a_check_that_believes_mentions_is_caught(shop: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant for which a mention in some file makes a file exist lets a made-up place pass."""
     monkeypatch.setattr(
-        places, "_is_of_run", lambda subject, path: path in (subject.files.read("CHANGES.md") or "")
+        places,
+        "_is_explained",
+        lambda subject, _, path, __: path in (subject.files.read("CHANGES.md") or ""),
     )
     assert checks(Subject(answer="See shop/basket.py.", ground=shop)) == set()

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.citations import Span
+from kestrel_lab.verification.answered_calls import AnsweredCall
 from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.evidence import evidence_of
-from kestrel_lab.verification.quotes import changed_code, changed_quote, contains_code, contains_quote
-from kestrel_lab.verification.subject import AnsweredCall, Subject
+from kestrel_lab.verification.quoted_code import changed_code, contains_code
+from kestrel_lab.verification.quotes import changed_quote, contains_quote
+from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import Files
 
 CODE = '''"""Read the settings file and apply what it says."""
@@ -74,7 +76,11 @@ def test_a_quote_is_exact_or_accused(ground: Files, answer: str, *, exact: bool)
     """
     span = Span(id="main.1.1", source="bash", text="12 rows were read from the file\n", call="main.1.1")
     sent = AnsweredCall(
-        call="main.1.2", tool="send", args={"body": "Dear all, the report is attached here."}, ok=True
+        call="main.1.2",
+        tool="send",
+        args={"body": "Dear all, the report is attached here."},
+        ok=True,
+        text="sent",
     )
     subject = Subject(
         answer=answer, goal="Show me all rows of the first file", spans=(span,), calls=(sent,), ground=ground

@@ -20,8 +20,9 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.verification import refused_calls
+from kestrel_lab.verification.answered_calls import AnsweredCall
 from kestrel_lab.verification.engine import check_answer
-from kestrel_lab.verification.subject import AnsweredCall, Subject
+from kestrel_lab.verification.subject import Subject
 
 NO: dict[str, Json] = {"kind": "denied", "message": "no", "transient": False}
 CLEAN = "df = df.dropna()\ntotals = df.groupby('x').sum()"
@@ -128,7 +129,7 @@ def test_a_call_that_a_rule_denied_is_known_by_what_the_model_asked_for() -> Non
     """Nobody was asked, so only the model's own request has the arguments."""
     events = [ToolAnswered(call="d", step="main", tool="run_python", text="", error=NO)]
     asked = AnsweredCall(
-        call="d", tool="run_python", args={"code": CLEAN}, ok=False, denied="denied by a rule"
+        call="d", tool="run_python", args={"code": CLEAN}, ok=False, text="no", denied="denied by a rule"
     )
     found = check_answer(Subject(answer="`df` was cleaned.", actions=actions_of(events), calls=(asked,)))
     assert [one.what for one in found] == [

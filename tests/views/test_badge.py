@@ -20,33 +20,39 @@ STOPPED: dict[str, Any] = {
     ("verdict", "end", "word", "text"),
     [
         (None, {}, "unchecked", "not checked"),
-        (None, {"looked": True}, "checked", "no error found by the checks"),
+        (None, {"looked": True}, "checked", ""),
+        (
+            None,
+            {"looked": True, "checked": 4},
+            "checked",
+            "4 of 4 places, quotes and actions that it names are right",
+        ),
         (None, {"looked": True, "concerns": [MAJOR]}, "wrong", "1 concern"),
         (
             None,
-            {"looked": True, "concerns": [STOPPED]},
+            {"looked": True, "checked": 4, "concerns": [STOPPED]},
             "partly checked",
-            "no error found by the checks · the checks stopped early: it took 2 s",
+            "4 of 4 places, quotes and actions that it names are right "
+            "· the checks stopped early: it took 2 s",
         ),
         (
             None,
             {"looked": True, "confirmed": 2},
             "checked",
-            "no error found by the checks · 2 actions confirmed by the log",
+            "2 actions confirmed by the log",
         ),
         (
             None,
             {"looked": True, "claims": [{"state": "cited"}, {"state": "uncited"}]},
             "checked",
-            "no error found by the checks · 1 of 2 claims cited",
+            "1 of 2 claims cited",
         ),
-        (0.9, {"looked": True}, "checked", "no error found by the checks · passed by a model judge"),
+        (0.9, {"looked": True}, "checked", "passed by a model judge"),
         (
             0.9,
             {"looked": True, "calibrated": WORK},
             "checked",
-            "no error found by the checks · passed by a model judge · of answers this sure (.90), 71 % "
-            "were right: 60 trials of suite work",
+            "passed by a model judge · of answers this sure (.90), 71 % were right: 60 trials of suite work",
         ),
     ],
 )

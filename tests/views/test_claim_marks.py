@@ -15,9 +15,10 @@ from kestrel_lab.core.events import union as e
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
+from kestrel_lab.verification.answered_calls import AnsweredCall
 from kestrel_lab.verification.claims import claims_of
 from kestrel_lab.verification.evidence import CitedClaim, evidence_of
-from kestrel_lab.verification.subject import AnsweredCall, Subject
+from kestrel_lab.verification.subject import Subject
 from kestrel_lab.views.evidence import cited_places, claim_ranges
 from kestrel_lab.views.html.markdown import markdown_html
 from kestrel_lab.views.html.run_page import run_html
@@ -151,7 +152,9 @@ def test_evidence_is_text_in_an_attribute() -> None:
 
 def test_who_denied_a_cited_call_is_said() -> None:
     """A claim that cites a denied call is not known to be true, and says by whom the call was denied."""
-    calls = [AnsweredCall(call="main.1.1", tool="shell", args={}, ok=False, denied="denied by ada")]
+    calls = [
+        AnsweredCall(call="main.1.1", tool="shell", args={}, ok=False, text="no", denied="denied by ada")
+    ]
     backed = evidence_of(Subject(answer="It passed [main.1.1].", calls=calls))
 
     (claim,) = claim_ranges("It passed [main.1.1].", backed)

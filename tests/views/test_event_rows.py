@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kestrel_lab.core.calls import PREVIEWING
 from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json
@@ -385,3 +386,41 @@ def test_numbers_of_the_answer_point_at_the_call_that_gave_them() -> None:
     assert view.answer == "4711 rows in 3 files"
     assert not view.cites
     assert after(e.RunFinished(outcome="complete", answer="It is red [a.py:3].")).cites
+
+
+@pytest.mark.parametrize(
+    ("how", "args", "danger", "note"),
+    [
+        ("adopted", None, "MEDIUM", "approved · values of its preview, the code is not run again"),
+        ("executed", None, "HIGH", "approved · runs in your kernel"),
+        ("executed", {"code": "y = 1"}, "HIGH", "approved with edited arguments · runs in your kernel"),
+    ],
+)
+def test_a_row_shows_what_was_approved(how: str, args: dict[str, Any] | None, danger: str, note: str) -> None:
+    """A preview that came while the question waited is what was approved, although the call began as one
+    without; where the code then ran, the row says so.
+    """
+    question = e.ApprovalAsked(
+        call="c",
+        step="s",
+        tool="python",
+        args={"code": "x = 1"},
+        danger="HIGH",
+        sandbox="kernel",
+        key="k",
+        preview=PREVIEWING,
+    )
+    decided = e.ApprovalGiven(call="c", granted=True, by="prompt", how="click", args=args)
+    begun = e.ToolCalled(
+        call="c", step="s", tool="python", args=args or {"code": "x = 1"}, danger="HIGH", sandbox="kernel"
+    )
+    view = after(
+        question,
+        e.KernelPreviewed(
+            call="c", step="s", danger="MEDIUM", sandbox="preview", adoptable=True, text="x is new"
+        ),
+        decided,
+        begun,
+        e.KernelChanged(call="c", step="s", how=how, kernel="k"),
+    )
+    assert (row(view).danger, row(view).note) == (danger, note)

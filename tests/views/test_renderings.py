@@ -647,7 +647,7 @@ def test_a_finished_run_is_answer_first() -> None:
     assert re.search(r"<pre[^>]*><code[^>]*>x = <span[^>]*>1</span>\n", html)
     assert len(re.findall(r"\d s ·", html[: html.index("Done.")])) == 1
     assert not re.search(
-        "limits:|not checked|no error found|next, if you like|1,000 tokens", html[: order[-1]]
+        "limits:|not checked|that it names are right|next, if you like|1,000 tokens", html[: order[-1]]
     )
 
 

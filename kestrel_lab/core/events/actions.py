@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
-from kestrel_lab.core.events.tool_kinds import command_line
+from kestrel_lab.core.events.tool_kinds import command_line, only_reads
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
@@ -108,6 +108,8 @@ class ActionLog:
     _reaches: dict[str, str] = field(default_factory=dict)
     _variables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _cells: set[str] = field(default_factory=set)
+    _safe: set[str] = field(default_factory=set)
+    """Tools that change nothing of anybody's, as their authors say."""
 
     def take(self, event: Event) -> None:
         """Take one event in."""
@@ -133,6 +135,7 @@ class ActionLog:
         if isinstance(event, RunStarted | RunForked):
             # Of a tool that is SAFE it is supposed, as of all tools of a run that was recorded elsewhere: it
             # excludes nothing.
+            self._safe |= {str(tool.get("name")) for tool in event.tools if tool.get("danger") == "SAFE"}
             self._reaches |= {
                 str(tool.get("name")): str(tool.get("reaches") or "")
                 for tool in event.tools
@@ -148,8 +151,19 @@ class ActionLog:
     @property
     def actions(self) -> tuple[Action, ...]:
         """What was done so far, in the order in which it was begun or refused."""
-        meant = (call for call in self._order if call in self._calls or call in self._denied)
+        meant = (call for call in self._order if call in self._calls or self._was_refused(call))
         return tuple(action for call in meant if (action := self._action(call)) is not None)
+
+    def _was_refused(self, call: str) -> bool:
+        """Return whether a call that acts never began: it was denied, its tool does not exist, or its
+        arguments were wrong.
+        """
+        if call in self._denied:
+            return True
+        end = self._ends.get(call)
+        if end is None or end.error is None:
+            return False
+        return end.tool not in self._safe and not only_reads(end.tool)
 
     def _action(self, call: str) -> Action | None:
         begun, end, asked = self._calls.get(call), self._ends.get(call), self._asked.get(call)
@@ -172,7 +186,6 @@ class ActionLog:
         kind: Kind = "change" if files else "command" if command is not None else "other"
         if kind == "command":
             args = {**args, "command": command}
-        code = _EXIT_CODE.search(text) if kind == "command" else None
         return Action(
             call=call,
             tool=tool,
@@ -182,7 +195,7 @@ class ActionLog:
             files=files,
             added=added,
             removed=removed,
-            exit_code=int(code[1]) if code else None,
+            exit_code=exit_code_in(text) if kind == "command" else None,
             output=text,
             touched=None if end is None or end.touched is None else tuple(end.touched),
             variables=self._variables.get(call),
@@ -199,6 +212,12 @@ class ActionLog:
         if end.error is None:
             return "done"
         return "unknown" if end.error.get("kind") == "unknown_outcome" else "failed"
+
+
+def exit_code_in(text: str) -> int | None:
+    """Return the exit code that the answer of a command tells; `None` where it tells none."""
+    code = _EXIT_CODE.search(text)
+    return int(code[1]) if code else None
 
 
 def actions_of(events: Iterable[Event]) -> tuple[Action, ...]:

@@ -22,7 +22,7 @@ from kestrel_lab.evals.importers.imported_run import (
     finite_json,
 )
 from kestrel_lab.evals.metrics import measure_run
-from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.stored_trials import EvalRow, failed_scores, failed_text
 from kestrel_lab.host.version import __version__
 from kestrel_lab.runtime.context.recorded_tools import recorded_tool
 
@@ -270,7 +270,8 @@ def trial_of(recording: Recording, events: Sequence[tuple[float, e.Event]]) -> E
         or (recording.unjudged or "not judged in the recording" if broke else "")
     )
     if outcome == "fail" and not reason:
-        reason = "; ".join(str(score["check"]) for score in recording.scores or () if not score["passed"])
+        failed = failed_scores(recording.scores or ())
+        reason = failed_text((str(score["check"]), "") for score in failed)
     result: dict[str, Json] = {
         "family": recording.family,
         "weight": 1.0,

@@ -71,7 +71,7 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         **{name: row.metrics.get(name, math.nan) for name in METRICS},
         **score_metrics(result["scores"]),
         **{name: value for name, value in row.metrics.items() if name not in METRICS},
-        "reason": result["reason"],
+        "reason": row.reason,
         "attempts": 1 + len(result.get("attempts", ())),
         "run": result["run"],
         "git_sha": row.git_sha,
@@ -134,6 +134,8 @@ def not_real(summaries: Iterable[Mapping[str, Any]], shown: Callable[[str], str]
     )
     replayed = kinds.pop("replay", [])
     kinds.pop("real", None)
+    # Their models answered elsewhere, as the label says.
+    kinds.pop("imported", None)
     made_up = [name for names in kinds.values() for name in names]
     lines = [f"No real model answered for: {', '.join(made_up)}."] if made_up else []
     if replayed:

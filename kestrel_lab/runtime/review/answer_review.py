@@ -25,17 +25,18 @@ from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.review.calibration import FILE, calibration_for, known_models
 from kestrel_lab.runtime.review.evidence_table import (
     actions_done,
-    actions_of_conversation,
     answer_issues,
     answer_subject,
     calls_made,
     claims_in,
+    earlier_actions,
     speaks_of_earlier,
 )
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.verification.claims import is_plain_prose, mentions_actions
-from kestrel_lab.verification.evidence import evidence_of
+from kestrel_lab.verification.evidence import CitedClaim, evidence_of
 from kestrel_lab.verification.issues import Issue
+from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.diffs import split_diff
 
@@ -104,17 +105,17 @@ async def _compared(ctx: RunContext, end: RunFinished) -> RunFinished:
     # Whose words they are is asked only where the answer has words enough to repeat an order.
     repeats = ctx.given.containment != "off" and len(_words(answer[:_MOST_ANSWER])) >= _FEWEST
 
-    def look() -> tuple[RunFinished, tuple[Issue, ...], bool]:
+    def look(earlier: Sequence[Action] = ()) -> tuple[RunFinished, tuple[Issue, ...], bool]:
         ordered = repeats and ctx.flow.answers_hold(may_contain_order)
         if plain:
             return replace(end, looked=True, checked=0), (), ordered
-        return *full_review(end, ctx.state, Path(ctx.given.workspace.root), actions), ordered
+        reviewed = full_review(end, ctx.state, Path(ctx.given.workspace.root), actions, earlier)
+        return *reviewed, ordered
 
     # To begin a thread takes longer than to find nothing in an answer that claims nothing.
     looked, found, ordered = await asyncio.to_thread(look) if repeats or not plain else look()
     if speaks_of_earlier(ctx, found):
-        actions = await actions_of_conversation(ctx, actions or ())
-        looked, _, _ = await asyncio.to_thread(look)
+        looked, _, _ = await asyncio.to_thread(look, await earlier_actions(ctx))
     # The taint is folded from the log only where some text orders anything.
     orders = (
         await asyncio.to_thread(lambda taint: tuple(repeated_orders(answer, taint)), ctx.flow.now())
@@ -183,7 +184,11 @@ def claims_nothing(state: RunState, answer: str) -> bool:
 
 
 def full_review(
-    end: RunFinished, state: RunState, root: Path, actions: Sequence[Action] | None
+    end: RunFinished,
+    state: RunState,
+    root: Path,
+    actions: Sequence[Action] | None,
+    earlier: Sequence[Action] = (),
 ) -> tuple[RunFinished, tuple[Issue, ...]]:
     """Return the end of a run with the concerns, the claims, the confirmed actions and the next actions of
     its answer; and the concerns.
@@ -192,25 +197,34 @@ def full_review(
     from kestrel_lab.verification.claimed_actions import count_confirmed
     from kestrel_lab.verification.engine import UNFINISHED, unfinished_issue
 
-    subject = answer_subject(state, root, end.answer, seconds=REVIEW_S, actions=actions)
+    subject = answer_subject(state, root, end.answer, seconds=REVIEW_S, actions=actions, earlier=earlier)
     found, proposed = answer_issues(subject), propose_actions(state, subject.files, end.answer)
     claims = evidence_of(subject, given) if (given := claims_in(state)) else ()
     if subject.unseen and not any(one.check == UNFINISHED for one in found):
         found = (*found, unfinished_issue(subject.unseen))
     confirmed = count_confirmed(subject)
-    cited = sum(
-        one.span is not None or one.state in ("wrong", "changed") for claim in claims for one in claim.cited
-    )
     ended = replace(
         end,
         looked=True,
         concerns=[one.as_json() for one in found],
         claims=[one.as_json() for one in claims],
         confirmed=confirmed,
-        checked=len(subject.checked) + cited,
+        checked=_count_checked(subject, claims),
         actions=[{"kind": one.kind, "text": one.text, "why": one.why} for one in proposed],
     )
     return ended, found
+
+
+def _count_checked(subject: Subject, claims: Iterable[CitedClaim]) -> int:
+    """Return how many places, quotes and actions were compared; a file and its cited lines are one."""
+    names = set(subject.checked)
+    for citation in (citation for claim in claims for citation in claim.cited):
+        if citation.span is not None:
+            names.add(citation.span.id)
+        elif citation.state in ("wrong", "changed"):
+            names.add(citation.citation.text)
+    lined = {name.rpartition(":")[0] for name in names}
+    return len(names - lined)
 
 
 def propose_actions(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:

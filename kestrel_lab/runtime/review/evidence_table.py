@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.answers.claim_markdown import TITLE, asks_for_claims, claims_given
 from kestrel_lab.core.citations import Span, answer_spans
@@ -16,10 +16,11 @@ from kestrel_lab.core.events.union import Record, RunStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.verification.answered_calls import AnsweredCall
 from kestrel_lab.verification.claims import mentions_actions
 from kestrel_lab.verification.evidence import CitedClaim, evidence_of, span_as_now, states_summary
 from kestrel_lab.verification.issues import Issue
-from kestrel_lab.verification.subject import AnsweredCall, Subject, subject_of
+from kestrel_lab.verification.subject import Subject, subject_of
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.evidence import evidence_html, evidence_rows, evidence_text
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 Claims = Sequence[Mapping[str, Any]]
 """Claims with citations, as `answers.claim_form` has them."""
+
+
+_FAILED: Final = "error: "
+"""How the message of a call that failed begins in a conversation: see `middleware.record_events`."""
 
 
 class EvidenceTable:
@@ -105,13 +110,18 @@ def answer_subject(
     but: str = "",
     seconds: float | None = None,
     actions: Sequence[Action] | None = None,
+    earlier: Sequence[Action] = (),
 ) -> Subject:
     """Return an answer with the results of the run's steps so far, the step `but` left out."""
     spans: list[Span] = []
     calls: list[AnsweredCall] = []
     for call, tool, args, text in _answers(state, but):
-        spans += answer_spans(call, tool, args, text)
-        calls.append(AnsweredCall(call=call, tool=tool, args=args, ok=True))
+        failed = text.startswith(_FAILED)
+        # An error is no text of the file or page that was asked for.
+        spans += answer_spans(call, tool, args, text)[: 1 if failed else None]
+        calls.append(
+            AnsweredCall(call=call, tool=tool, args=args, ok=not failed, text=text.removeprefix(_FAILED))
+        )
     goal = goal or (state.started.goal if state.started else "")
     return Subject(
         answer=answer,
@@ -119,6 +129,7 @@ def answer_subject(
         spans=tuple(spans),
         calls=tuple(calls),
         actions=actions,
+        earlier=earlier,
         ground=Files(root, seconds),
     )
 
@@ -162,7 +173,7 @@ async def actions_done(ctx: RunContext, answer: str) -> tuple[Action, ...] | Non
 def _has_failed_calls(state: RunState) -> bool:
     for conversation in state.conversations.values():
         for said in conversation.messages:
-            if said.role == "tool" and said.text.startswith("error: "):
+            if said.role == "tool" and said.text.startswith(_FAILED):
                 return True
     return False
 
@@ -173,8 +184,8 @@ def _actions_in(ctx: RunContext, run: str) -> tuple[Action, ...]:
     return actions_of((*offers, *(record.event for record in ctx.services.store.records(run, types=TYPES))))
 
 
-async def actions_of_conversation(ctx: RunContext, actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Return `actions` after those of earlier runs of the conversation, oldest first."""
+async def earlier_actions(ctx: RunContext) -> tuple[Action, ...]:
+    """Return the actions of earlier runs of the conversation, oldest first."""
     found, run = list[tuple[Action, ...]](), "" if ctx.state.started is None else ctx.state.started.follows
     while run and len(found) < MOST_EARLIER:
         found.append(await asyncio.to_thread(_actions_in, ctx, run))
@@ -182,7 +193,7 @@ async def actions_of_conversation(ctx: RunContext, actions: Sequence[Action]) ->
             iter(await asyncio.to_thread(ctx.services.store.records, run, types=(RunStarted.type,))), None
         )
         run = first.event.follows if first is not None and isinstance(first.event, RunStarted) else ""
-    return (*(action for one in reversed(found) for action in one), *actions)
+    return tuple(action for actions in reversed(found) for action in actions)
 
 
 def speaks_of_earlier(ctx: RunContext, found: Iterable[Issue]) -> bool:
@@ -194,7 +205,9 @@ def speaks_of_earlier(ctx: RunContext, found: Iterable[Issue]) -> bool:
     )
 
 
-_ACTION_CHECKS = frozenset({"deeds_were_done", "outcomes_are_right", "refused_calls_did_nothing"})
+_ACTION_CHECKS = frozenset(
+    {"deeds_were_done", "outcomes_are_right", "refused_calls_did_nothing", "command_reports_are_right"}
+)
 MOST_EARLIER = 20
 """Number of earlier runs of a conversation whose calls are read."""
 
@@ -203,19 +216,16 @@ async def check_claims(ctx: RunContext, answer: str, *, goal: str = "", but: str
     """Return the issues that the deterministic checks find; raises `RunError` if a check crashes."""
     actions = await actions_done(ctx, answer)
 
-    def found(actions: Sequence[Action] | None) -> tuple[Issue, ...]:
+    def check(earlier: Sequence[Action] = ()) -> tuple[Issue, ...]:
+        root = Path(ctx.given.workspace.root)
         return _check_subject(
-            answer_subject(
-                ctx.state, Path(ctx.given.workspace.root), answer, goal=goal, but=but, actions=actions
-            )
+            answer_subject(ctx.state, root, answer, goal=goal, but=but, actions=actions, earlier=earlier)
         )
 
-    issues = await asyncio.to_thread(found, actions)
-    return (
-        await asyncio.to_thread(found, await actions_of_conversation(ctx, actions or ()))
-        if speaks_of_earlier(ctx, issues)
-        else issues
-    )
+    issues = await asyncio.to_thread(check)
+    if not speaks_of_earlier(ctx, issues):
+        return issues
+    return await asyncio.to_thread(check, await earlier_actions(ctx))
 
 
 def answer_issues(subject: Subject) -> tuple[Issue, ...]:

@@ -12,7 +12,7 @@ from kestrel_lab.core.sanitize import full_stop, one_line
 from kestrel_lab.retrieval.explain import FileExplanation, explain_missing, index_path, last_step_about
 from kestrel_lab.retrieval.hits import Retrieval
 from kestrel_lab.retrieval.indexing.index import CodeIndex
-from kestrel_lab.retrieval.search import MAX_LISTED
+from kestrel_lab.retrieval.search import FAINT, MAX_LISTED
 from kestrel_lab.retrieval.trace_events import retrievals_in
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
@@ -25,6 +25,16 @@ _NOTHING = (
     "this run looked nothing up: searches of search_code and of the operations gather and find_files "
     "are shown here"
 )
+
+
+def _tells_of_all(step: RetrievalStep) -> bool:
+    """Return whether the log lists every file that matched in a step, and every one that matched faintly.
+
+    A step counts those that matched well, and lists a limited number of each.
+    """
+    faint = sum(why == FAINT for why in step.dropped.values())
+    listed = len({*step.chosen, *step.dropped}) - faint
+    return listed >= step.found and faint < MAX_LISTED
 
 
 class RunRetrieval(PartsView):
@@ -62,22 +72,17 @@ class RunRetrieval(PartsView):
                 )
         if (explained := last_step_about(asked.steps, name)) is not None:
             return explained
-        index = CodeIndex(self._workspace, self._home)
-        if index.exists and self._workspace.is_dir() and (now := explain_missing(index, name)) is not None:
-            return FileExplanation(
-                path=name,
-                state=now.state,
-                reason=f"no step of the log names it; as the workspace is now, {now.reason}",
-            )
         matched = max((step.found for step in asked.steps), default=0)
-        listed = max((len(step.chosen) + len(step.dropped) for step in asked.steps), default=0)
-        if matched <= listed:
-            return FileExplanation(
-                path=name,
-                state="unmatched",
-                reason=f"no step names it, and the log tells of every one of the {matched} files that "
-                "matched",
-            )
+        now = self._explain_now(name)
+        if all(map(_tells_of_all, asked.steps)):
+            reason = f"no step names it, and the log tells of every one of the {matched} files that matched"
+            if now is None:
+                return FileExplanation(path=name, state="unmatched", reason=reason)
+            reason += f"; as the workspace is now, {now.reason}"
+            return FileExplanation(path=name, state=now.state, reason=reason)
+        if now is not None:
+            reason = f"no step of the log names it; as the workspace is now, {now.reason}"
+            return FileExplanation(path=name, state=now.state, reason=reason)
         reason = (
             f"{matched} files matched, and the log tells of the chosen ones and the next "
             f"{MAX_LISTED}: it is behind these, or did not match"
@@ -87,6 +92,13 @@ class RunRetrieval(PartsView):
             state="behind",
             reason=f"{full_stop(reason)} Ranked anew: kestrel search QUERY --explain {name}",
         )
+
+    def _explain_now(self, path: str) -> FileExplanation | None:
+        """Return why a file is not in the index of the workspace as it is now; `None` where it is, or where
+        there is none.
+        """
+        index = CodeIndex(self._workspace, self._home)
+        return explain_missing(index, path) if index.exists and self._workspace.is_dir() else None
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Column names and one row per step."""

@@ -9,7 +9,6 @@ is put in place.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import posixpath
 import secrets
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import ConflictError
+from kestrel_lab.core.text_files import content_version
 from kestrel_lab.host.log_files import open_no_log
 from kestrel_lab.tools.files.directory_walk import closing_fd, stamp_of
 
@@ -185,7 +185,7 @@ def read_whole(fd: int, path: str, limit: int = MAX_READ_BYTES) -> bytes:
 
 def version_of(content: bytes | None) -> str:
     """Names what a file holds: a hash, or `MISSING`."""
-    return MISSING if content is None else hashlib.sha256(content).hexdigest()[:32]
+    return MISSING if content is None else content_version(content)
 
 
 def stat_entry(name: str, directory: int) -> os.stat_result | None:

@@ -205,7 +205,7 @@ YES: dict[str, Any] = {"check": "match", "passed": True}
     ("fields", "outcome", "reason"),
     [
         ({"passed": True, "scores": (YES,)}, "pass", ""),
-        ({"passed": False, "scores": (YES, NO)}, "fail", "includes"),
+        ({"passed": False, "scores": (YES, NO)}, "fail", "not held: includes"),
         ({"passed": False, "scores": None}, "fail", ""),
         ({"passed": False, "scores": (NO,), "reason": "too long"}, "fail", "too long"),
         ({}, "error", "not judged in the recording"),

@@ -91,7 +91,8 @@ def test_an_answer_is_asked_for_as_claims(session: Lab, workspace: Path) -> None
     )
     end = next(event for event in run.events() if isinstance(event, RunFinished))
     assert [claim["state"] for claim in end.claims] == ["cited", "uncited"]
-    assert str(run.report.confidence) == "no error found by the checks · 1 of 2 claims cited"
+    right = "1 of 1 places, quotes and actions that it names are right"
+    assert str(run.report.confidence) == f"{right} · 1 of 2 claims cited"
     for view in (repr(run.report), run._repr_html_(), run.report(workspace / "run.html").read_text()):
         assert "2 claims: 1 cited, 1 uncited" in view
         assert "○ uncited: I like it." in view

@@ -73,7 +73,11 @@ def test_it_is_said_in_every_view(session: Lab, workspace: Path) -> None:
     assert [(one["kind"], one["text"]) for one in finished.actions] == NEXT
     assert [(one.kind, one.text) for one in run.report.next_actions] == NEXT
     badge = run.report.confidence
-    assert (badge.value, badge.calibrated, str(badge)) == (None, None, "no error found by the checks")
+    assert (badge.value, badge.calibrated, str(badge)) == (
+        None,
+        None,
+        "1 of 1 places, quotes and actions that it names are right",
+    )
     lines = ("python -m pytest tests/test_limits.py  # runs tests/test_limits.py", str(badge))
     for view in (repr(run.report), run._repr_html_()):
         assert [line in view for line in lines] == [True, True]
