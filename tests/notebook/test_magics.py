@@ -199,7 +199,7 @@ def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None
     [
         ("%kestrel rum", "%kestrel has no command 'rum': did you mean 'run'?"),
         ("%kestrel run x --modle y", "--model"),
-        ("%kestrel run it's", "put the goal in quotes"),
+        ('%kestrel run "it', "put the goal in quotes"),
         ("%kestrel run x --model nope/x --approve auto", "nope"),
         ("%kestrel run x --approve sometimes", "unknown approval policy 'sometimes'"),
         ("%kestrel run x --tools bsh", "bash"),
@@ -223,7 +223,7 @@ def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None
         ("%kestrel eval run a.yaml --junit", "%kestrel eval run --help"),
         ("%kestrel compare HEAD", "name the suite file first"),
         ("%kestrel show @nobody", "@nobody"),
-        ("%kestrel tools extra", "extra"),
+        ("%kestrel tools extra --nope", "--nope"),
         ("%kestrel eval rn", "eval --help"),
         ("%kestrel eval run nosuch.yaml", "nosuch.yaml"),
         ("%kestrel eval compare a b --suite nosuch.yaml", "a"),
