@@ -34,7 +34,9 @@ WITH_GOAL = ("run", "orchestrate")
 _WIDTH = 110
 """Characters of a line of help."""
 _APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
+"""An apostrophe inside of a word: a letter, and no quotation mark."""
 _NO_QUOTE = "\ue000"
+"""Stands for an apostrophe while a line is split into words; no text has this character."""
 # Depending on its version, typer brings its own click; this finds the base of its usage errors in either.
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -164,7 +166,18 @@ def run_magic(line: str, body: str | None, frontend: Frontend, variables: Mappin
 
     Raises `UsageError` for words or options that do not exist.
     """
-    typed = split_line(line)
+    try:
+        split = shlex.split(_APOSTROPHE.sub(_NO_QUOTE, line))
+    except ValueError as error:
+        try:
+            split = shlex.split(line.replace("'", _NO_QUOTE))
+        except ValueError:
+            msg = (
+                f"cannot read {line!r} ({error}): put the goal in quotes, or write it in a %%kestrel cell "
+                "where it needs none"
+            )
+            raise UsageError(msg) from None
+    typed = [word.replace(_NO_QUOTE, "'") for word in split]
     words = complete_command(
         typed, cell=body is not None, is_command=partial(_is_command, frontend, variables)
     )
@@ -180,26 +193,6 @@ def run_magic(line: str, body: str | None, frontend: Frontend, variables: Mappin
         return None
     except typer.Exit:  # after --help
         return None
-
-
-def split_line(line: str) -> list[str]:
-    """Return the words of a line as a shell has them, but that an apostrophe inside of a word is a letter.
-
-    Raises `UsageError` for a quotation mark without its partner.
-    """
-    # A character that stands for no text keeps the place of an apostrophe.
-    try:
-        words = shlex.split(_APOSTROPHE.sub(_NO_QUOTE, line))
-    except ValueError as error:
-        try:
-            words = shlex.split(line.replace("'", _NO_QUOTE))
-        except ValueError:
-            msg = (
-                f"cannot read {line!r} ({error}): put the goal in quotes, or write it in a %%kestrel cell "
-                "where it needs none"
-            )
-            raise UsageError(msg) from None
-    return [word.replace(_NO_QUOTE, "'") for word in words]
 
 
 def complete_command(

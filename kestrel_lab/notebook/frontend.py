@@ -262,7 +262,11 @@ class NotebookFrontend:
             fallback = None if self._background else PromptApprover(self.ask)
             timeout = self._how.approval_timeout
             self.approver = self._panel = Panel(
-                user=self.user, fallback=fallback, timeout=timeout, shown=self.notebook.take
+                user=self.user,
+                fallback=fallback,
+                timeout=timeout,
+                shown=self.notebook.take,
+                awaited=not self._background,
             )
             if self.on_thread:
                 self._panel.keep_clicks_coming()
@@ -323,7 +327,9 @@ class NotebookSurroundings:
         """A panel, where the kernel's own event loop waits and somebody looks."""
         if not self._looked_at():
             return None
-        return Panel(user=user_name(), fallback=PromptApprover(ask_here), shown=self._notebook.take)
+        return Panel(
+            user=user_name(), fallback=PromptApprover(ask_here), shown=self._notebook.take, awaited=True
+        )
 
     def reporter(self) -> Reporter | None:
         """A bar, which becomes a board where trials are counted."""

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, RunScanned
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, RunInterrupted, RunScanned
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.host.user import user_name
 from kestrel_lab.notebook.cell_interrupt import resolve_answer
 from kestrel_lab.notebook.page_document import PageDocument
 from kestrel_lab.notebook.patch_stream import PatchStream
+from kestrel_lab.runtime.run import interrupt_run, is_working
 from kestrel_lab.runtime.run_report import newest_blame
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.html.elements import paragraph_html
@@ -83,8 +84,10 @@ class Panel:
         shown: Callable[[Panel, Run], object] = lambda *_: None,
         before: Panel | None = None,
         place: Place | None = None,
+        awaited: bool = False,
     ) -> None:
-        """`user` is recorded with clicks; `timeout` seconds without a click deny a call, `None` waits.
+        """`user` is recorded with clicks; `timeout` seconds without a click deny a call, `None` waits. A cell
+        waits for an `awaited` run: to interrupt the kernel stops the run.
 
         `shown` is called when the panel appears. The panel replaces `before`, whose run it then shows above
         its own, or appears in `place`.
@@ -97,7 +100,8 @@ class Panel:
         self._user = user
         self._fallback = fallback
         self._timeout = timeout
-        self._widget = _widget_class()(self.view, "" if before is None else before.bundle()["text/html"])
+        earlier = "" if before is None else before.bundle()["text/html"]
+        self._widget = _widget_class()(self.view, earlier, awaited)
         self._stream = PatchStream(self.view, self._send)
         self._heard = threading.Event()
         self._watched = False
@@ -266,7 +270,7 @@ class Panel:
     def _take(self, event: Event) -> None:
         if self._open:
             self._stream.take(event)
-            if self.view.done:
+            if self.view.done or isinstance(event, RunInterrupted):
                 self.close()
 
     def _send(self, message: dict[str, Json]) -> None:
@@ -310,8 +314,10 @@ class Panel:
                 self._stream.whole()
             case "undo" if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._begin_undo, str(content.get("call")))
-            case "stop" if self._run is not None:
-                self._run.cancel()
+            case "stop" if self._run is not None and self._loop is not None and is_working(self._run):
+                # By the loop of the run: the page hears nothing while code keeps it busy, and then interrupts
+                # the kernel.
+                self._loop.call_soon_threadsafe(self._stop, self._run)
             case "decide":
                 self._decide(content)
 
@@ -319,6 +325,11 @@ class Panel:
         """Show outputs of the run's code here instead of below the cell, once a page shows the panel."""
         if self._heard.is_set() and self._run is not None and (shell := live_shell()) is not None:
             kernel_of(shell).panels.add(self._run.id)
+
+    def _stop(self, run: Run) -> None:
+        """Interrupt the run, as the notebook's own Stop does."""
+        self._widget.send({"k": "stopping"})
+        interrupt_run(run)
 
     def _asked(self, text: str) -> None:
         if self.ask is None:
@@ -373,7 +384,7 @@ class Panel:
 
 
 @cache
-def _widget_class() -> Callable[[RunView, str], Any]:
+def _widget_class() -> Callable[[RunView, str, bool], Any]:
     """The widget; made at first use because importing anywidget takes half a second."""
     import anywidget  # loaded on use
     import traitlets
@@ -388,11 +399,13 @@ def _widget_class() -> Callable[[RunView, str], Any]:
         """The id of the widget, by which a page finds it."""
         before = traitlets.Unicode().tag(sync=True)
         """HTML of the turns above."""
+        awaited = traitlets.Bool().tag(sync=True)
+        """Whether a cell waits for the run."""
         picture = traitlets.Dict().tag(sync=True)
         """The latest view while nobody listened: a front end that is loading loses messages, not this."""
 
-        def __init__(self, view: RunView, before: str) -> None:
-            super().__init__(before=before)
+        def __init__(self, view: RunView, before: str, awaited: bool) -> None:
+            super().__init__(before=before, awaited=awaited)
             self._view = view
             self.panel = self.model_id
 
