@@ -268,7 +268,7 @@ def _show_once(ip: Any, magics: KestrelMagics) -> None:
             display({"text/html": run._repr_html_(), "text/plain": repr(run.report)}, raw=True)  # type: ignore[no-untyped-call]
 
     def as_box(chat: Chat, **_: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        return ChatBox(chat).bundle() if frontend_kind(ip) == "panel" else None
+        return ChatBox(chat, magics.notebook.answer).bundle() if frontend_kind(ip) == "panel" else None
 
     # In a terminal a run is text like any other value.
     if getattr(ip, "kernel", None) is not None:

@@ -731,17 +731,20 @@ function replace(manager, wanted, data) {
 // code, and below the last run a line to go on with. None of it is saved.
 function tend(model) {
   let last = {}, timer = 0;
-  const ask = make("form", "kst-goon"), input = make("input"), button = make("button", "kst-primary", "Ask"), problem = make("div", "kst-problem");
+  const ask = make("form", "kst-goon"), input = make("input"), button = make("button", "kst-primary", "Ask"), problem = make("div", "kst-problem"), told = block("");
+  told.hidden = true;
+  told.setAttribute("role", "status");
   input.type = "text";
   input.placeholder = "Go on with the conversation \u2026";
   input.setAttribute("aria-label", "Go on with the conversation");
   problem.setAttribute("role", "alert");
   button.type = "submit";
-  ask.append(input, button, problem);
+  ask.append(input, button, problem, told);
   ask.onsubmit = event => {
     event.preventDefault();
     if (!input.value.trim()) return;
     put(problem, "");
+    told.hidden = true;
     button.disabled = input.disabled = true;
     model.send({ k: "ask", text: input.value });
   };
@@ -767,6 +770,7 @@ function tend(model) {
   };
   return {
     still(m) { last = m; button.disabled = input.disabled = false; look(); timer ||= setInterval(look, 300); },
+    told(text) { put(told, text); told.hidden = !text; input.value = ""; button.disabled = input.disabled = false; input.focus(); },
     problem(message) { put(problem, message); button.disabled = input.disabled = false; },
     end() { clearInterval(timer); ask.remove(); },
   };
@@ -850,6 +854,7 @@ export default {
       else if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id || isOld(data, m), m.data); finished.still(m); }
       else if (m.k === "undo") notUndone(m);
       else if (m.k === "problem") finished.problem(m.message);
+      else if (m.k === "told") finished.told(m.text);
       else if (m.k === "next") {
         finished.end();
         replace(manager, data => !widgetOf(data) && html(data).includes(label(m.run)), m.data);

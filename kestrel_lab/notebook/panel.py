@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kestrel_lab.cli.slash_commands import ORCHESTRATE, ORCHESTRATED, SlashCommand, slash_command
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, RunInterrupted, RunScanned
 from kestrel_lab.core.json_types import Json
@@ -23,10 +24,11 @@ from kestrel_lab.host.user import user_name
 from kestrel_lab.notebook.cell_interrupt import resolve_answer
 from kestrel_lab.notebook.page_document import PageDocument
 from kestrel_lab.notebook.patch_stream import PatchStream
+from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.run import interrupt_run, is_working
 from kestrel_lab.runtime.run_report import newest_blame
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
-from kestrel_lab.views.html.elements import paragraph_html
+from kestrel_lab.views.html.elements import paragraph_html, pre_html
 from kestrel_lab.views.html.run_page import run_bundle
 from kestrel_lab.views.run_view import RunView
 
@@ -339,6 +341,10 @@ class Panel:
         except KestrelError as error:
             self._widget.send({"k": "problem", "message": sanitize_text(str(error))})
 
+    def tell(self, text: str) -> None:
+        """Show a text below the finished run: the answer to a command that was typed there."""
+        self._widget.send({"k": "told", "text": text})
+
     def _begin_undo(self, call: str) -> None:
         self._undoing.add(task := asyncio.ensure_future(self._undo(call)))
         task.add_done_callback(self._undoing.discard)
@@ -422,11 +428,13 @@ class ChatBox:
     input.
     """
 
-    def __init__(self, chat: Chat) -> None:
-        """Shows the turns that `chat` has, and those that are typed."""
+    def __init__(self, chat: Chat, answer: Callable[[SlashCommand], str]) -> None:
+        """Shows the turns that `chat` has, and those that are typed; `answer` gives the text that a command
+        is answered with.
+        """
         import ipywidgets as widgets  # loaded on use
 
-        self._widgets, self._chat = widgets, chat
+        self._widgets, self._chat, self._answer = widgets, chat, answer
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turns = widgets.VBox([widgets.HTML(run._repr_html_()) for run in chat.runs])
         self._problem = widgets.HTML()
@@ -462,7 +470,17 @@ class ChatBox:
         panel = Panel(user=user_name(), fallback=None, place=BoxPlace(box))
         self._problem.value = ""
         try:
-            run = self._chat.begin(self._text.value, approver=panel)
+            command = slash_command(self._text.value)
+            if command is not None and command.name != ORCHESTRATE:
+                told = self._answer(command)
+                self._text.value = ""
+                self._turns.children = (*self._turns.children, self._widgets.HTML(pre_html(told)))
+                return
+            goal = self._text.value if command is None else command.text
+            options: RunOptions = {"approver": panel}
+            if command is not None:
+                options = {**options, **ORCHESTRATED}
+            run = self._chat.begin(goal, **options)
         except KestrelError as error:
             self._problem.value = paragraph_html(str(error))
             return

@@ -98,6 +98,33 @@ def test_a_conversation_goes_on_below_the_panel_and_after_a_reload(jupyterlab: J
     assert any("print(6 * 7)" in "".join(cell["source"]) for cell in saved["cells"][1:])
 
 
+def test_commands_in_the_line_are_answered_without_a_model(jupyterlab: JupyterLab) -> None:
+    """Their answers stand below the line; a mistake is explained there, a goal that begins with a path is a
+    goal.
+    """
+    cells = [SETUP, "r = %kestrel run one", "print('GOALS', [*lab.runs().goal])"]
+    with jupyterlab.opened("slash", cells) as page:
+        run_cell(page, 0)
+        run_cell(page, 1)
+        box = page.locator(".kst-goon")
+        for typed, told in (
+            ("/help", "/orchestrate: "),
+            ("/time 2030-12-31 20:15 --zone Europe/Vienna", "2030-12-31T20:15:00+01:00"),
+            ("/memory add Tests are run with make.", "Tests are run with make."),
+            ("/memory", "Tests are run with make."),
+            ("/time flies", "cannot read 'flies' as a time"),
+            ("/hlep", "did you mean /help?"),
+        ):
+            go_on(page, typed)
+            expect(box).to_contain_text(told, timeout=PATIENCE_MS)
+        go_on(page, "/home/ada is full")
+        expect(page.locator("li", has_text="/home/ada is full")).to_be_visible(timeout=PATIENCE_MS)
+        run_cell(page, 2)
+        expect(page.locator(".jp-Notebook .jp-Cell").nth(2)).to_contain_text(
+            "GOALS ['/home/ada is full', 'one']", timeout=PATIENCE_MS
+        )
+
+
 def test_two_tabs_show_the_same_run_and_either_can_decide(jupyterlab: JupyterLab) -> None:
     """A second tab shows what the first one shows, its click counts, and the first tab sees that; `lab.run`
     asks in the panel.
