@@ -19,7 +19,7 @@ from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.evals.labels.label_queue import Labelling
 from kestrel_lab.models.resolve import prepare_in_background
 from kestrel_lab.notebook.command_line import run_magic
-from kestrel_lab.notebook.completion import complete_line
+from kestrel_lab.notebook.completion import complete_line, completion_type
 from kestrel_lab.notebook.failed_cell import FailedCell
 from kestrel_lab.notebook.frontend import Notebook, NotebookFrontend, NotebookSurroundings, frontend_kind
 from kestrel_lab.notebook.label_box import label_bundle
@@ -250,8 +250,8 @@ def _matcher(magics: KestrelMagics) -> Any:
         found = complete_line(line[1], magics.notebook.lab, magics.notebook.runs())
         word = "" if before[-1:].isspace() else before.split()[-1]
         return {
-            # What a front end shows beside a completion is its type.
-            "completions": [SimpleCompletion(text, type=about) for text, about in found.items()],
+            # A front end shows the type in a narrow column: a word has room there, an explanation has not.
+            "completions": [SimpleCompletion(text, type=completion_type(text)) for text in found],
             "matched_fragment": word,
             "suppress": True,
         }

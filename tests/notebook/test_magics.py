@@ -458,6 +458,17 @@ def test_the_shell_completes_words(shell: InteractiveShell) -> None:
     assert "%kestrel run" not in tab(shell, "%kestrel ru")
 
 
+def test_the_type_of_a_completion_is_a_word(shell: InteractiveShell) -> None:
+    """Front ends have a narrow column for it; a longer text lies over the completion itself."""
+    run(shell, '%kestrel run "write" --approve auto --as mine')
+    lines = ["ru", "run --", "run --approve ", "show ", "show @", "memory ", "eval r", "run --tools bash,"]
+    types = set()
+    with provisionalcompleter():
+        for text in (f"%kestrel {line}" for line in lines):
+            types |= {str(one.type) for one in shell.Completer.completions(text, len(text))}
+    assert types == {"command", "option", "value", "variable"}
+
+
 def test_a_place_that_cannot_be_written_is_told_on_one_line(shell: InteractiveShell) -> None:
     """A file that the system refuses is a `UsageError` that names it, with a next step."""
     run(shell, 'r = %kestrel run "write" --approve auto')
