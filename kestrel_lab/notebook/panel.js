@@ -842,6 +842,28 @@ function stopper(model, holdsKernel) {
   return { press, heard() { answered = true; } };
 }
 
+// Cells that were queued behind the one that waits for a run still wait in the kernel after a reload, but the new page shows them
+// like cells that nobody ran. So the page that ran them counts them in the widget, and a page that was loaded since says it.
+function queueNote(model, el) {
+  const note = make("div", "kst-notice");
+  const runs = cell => cell?.querySelector(".jp-InputPrompt")?.textContent.includes("[*]");
+  note.hidden = true;
+  el.append(note);
+  return () => {
+    const cell = el.closest(".jp-Cell");
+    if (!cell || !model.get("awaited")) return;
+    if (!runs(cell)) {
+      const number = model.get("queued");
+      note.hidden = !number;
+      put(note, (number === 1 ? "1 cell waits" : number + " cells wait") + " behind this one and will run after it. This page was loaded since and does not show their output.");
+      return;
+    }
+    const number = [...cell.parentElement.querySelectorAll(":scope > .jp-Cell")].filter(other => other !== cell && runs(other)).length;
+    note.dataset.queued = number;
+    if (number !== model.get("queued")) { model.set("queued", number); model.save_changes(); }
+  };
+}
+
 export default {
   // Runs as soon as the model exists, seen or not: an answer tells the kernel that clicks will arrive. The first
   // message can be sent before the front end has its channel to a busy kernel, so it is repeated until answered.
@@ -900,6 +922,7 @@ export default {
     };
     model.on("comm_live_update", lost);
     const timer = setInterval(() => screen.tick(Date.now() / 1000 - skew), 100);
-    return () => { clearInterval(timer); whole = true; model.off("msg:custom", hear); model.off("comm_live_update", lost); model.off("change:picture", look); };
+    const tellQueue = queueNote(model, el), counting = setInterval(tellQueue, 500);
+    return () => { clearInterval(timer); clearInterval(counting); whole = true; model.off("msg:custom", hear); model.off("comm_live_update", lost); model.off("change:picture", look); };
   },
 };

@@ -407,6 +407,8 @@ def _widget_class() -> Callable[[RunView, str, bool], Any]:
         """HTML of the turns above."""
         awaited = traitlets.Bool().tag(sync=True)
         """Whether a cell waits for the run."""
+        queued = traitlets.Int().tag(sync=True)
+        """How many cells wait behind that one; the page that runs them counts."""
         picture = traitlets.Dict().tag(sync=True)
         """The latest view while nobody listened: a front end that is loading loses messages, not this."""
 

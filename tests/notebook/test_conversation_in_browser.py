@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from lab_server import CHROMIUM, READY, JupyterLab, command, run_cell
-from waits import PATIENCE_MS
+from waits import PATIENCE_MS, until
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect
@@ -123,6 +123,28 @@ def test_commands_in_the_line_are_answered_without_a_model(jupyterlab: JupyterLa
         expect(page.locator(".jp-Notebook .jp-Cell").nth(2)).to_contain_text(
             "GOALS ['/home/ada is full', 'one']", timeout=PATIENCE_MS
         )
+
+
+def test_after_a_reload_a_queued_cell_says_that_it_waits(jupyterlab: JupyterLab) -> None:
+    """The page does not know any more which cells it ran: the panel that waits tells of those behind it, and
+    they run after it.
+    """
+    cells = [SETUP, '%kestrel run "write it"', "_ = open('after.txt', 'w').write('ran')", "1"]
+    with jupyterlab.opened("queued", cells) as page:
+        command(page, "notebook:run-all-cells")
+        expect(approve(page)).to_be_enabled(timeout=PATIENCE_MS)
+        expect(page.locator('[data-queued="2"]')).to_have_count(1, timeout=PATIENCE_MS)
+        expect(page.locator(".jp-Notebook")).not_to_contain_text("behind this one")
+        save(page)
+        page.reload()
+        expect(approve(page)).to_be_enabled(timeout=PATIENCE_MS)
+        expect(page.locator(".jp-Notebook")).to_contain_text(
+            "2 cells wait behind this one", timeout=PATIENCE_MS
+        )
+        assert not (jupyterlab.root / "queued" / "after.txt").exists()
+        approve(page).click()
+        until((jupyterlab.root / "queued" / "after.txt").exists, "the queued cell to run")
+        expect(page.locator(".jp-Notebook")).not_to_contain_text("behind this one")
 
 
 def test_two_tabs_show_the_same_run_and_either_can_decide(jupyterlab: JupyterLab) -> None:
