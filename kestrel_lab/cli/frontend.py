@@ -187,6 +187,10 @@ class Frontend(Protocol):
         """Show a sentence between runs."""
         ...
 
+    def show_result(self, result: Any) -> None:
+        """Show what a command gave, between the turns of a conversation."""
+        ...
+
     def screen(self, how: ShowOptions) -> Screen:
         """Make the screen for the run of a command; raises `UsageError` for what cannot be done here."""
 

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
 from typing import Any, Final
 
 import typer
 
+from kestrel_lab.cli.command_arguments import HELP, LIKELY, split_arguments, takes_text, takes_words
 from kestrel_lab.core.errors import UsageError
 
 RUN: Final = "run"
-_HELP: Final = ("-h", "--help")
-_LIKELY: Final = 0.75
-"""Similarity, of 1, above which the first of several words is taken for a mistyped command."""
+_CERTAIN: Final = 0.9
+"""Similarity above which a word is taken for a command whose arguments may be any text."""
+_NAME: Final = re.compile(r"[\w.:/-]*")
+"""What one word has to be to be taken for the name of a command."""
 # Depending on its version, typer brings its own click; this finds the base of its usage errors in either.
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
+IsCommand = Callable[[Sequence[str]], bool]
+"""Whether words that begin with the name of a command are that command with its arguments."""
 
-def with_run(words: Sequence[str], root: Any, program: str) -> list[str]:
-    """Return `words` with `run` before them where they are those of a run: several words that name no
-    command, or options of `run` first.
+
+def with_run(
+    words: Sequence[str], root: Any, program: str, is_command: IsCommand = lambda _: True
+) -> list[str]:
+    """Return `words` with `run` before them where they are those of a run: several words that are no command,
+    or options of `run` first.
+
+    By default every line that begins with the name of a command is one: a script that passes a wrong argument
+    must not begin a run.
 
     One word that is no command is left to `root`, which refuses it. Raises `UsageError` for several words
     that would be a command but for a letter or two, such as `shwo RUN`.
     """
-    if not words or words[0] in root.commands or words[0] in _root_options(root):
+    if not words or words[0] in _root_options(root):
         return list(words)
     if words[0].startswith("-"):
         return [RUN, *words]
-    goal = _positional(root, words)
-    if len(goal) == 1 and " " not in goal[0].strip():
+    split = split_arguments(root.commands[RUN], words)
+    if words[0] in root.commands:
+        return list(words) if split is None or is_command(words) else [RUN, *words]
+    goal = [*takewhile(lambda word: not word.startswith("-"), words)] if split is None else split[0]
+    if len(goal) == 1 and _NAME.fullmatch(goal[0].strip()):
         return list(words)
-    if command := _mistyped(root, words):
+    if command := _mistyped_command(root, words):
         example = " ".join((program, command, *words[1:]))
         raise UsageError(
             f"{program} has no command {words[0]!r}: did you mean {example}? If these words are a "
@@ -43,35 +57,20 @@ def with_run(words: Sequence[str], root: Any, program: str) -> list[str]:
 
 
 def _root_options(root: Any) -> set[str]:
-    return {*_HELP, *(name for parameter in root.params for name in parameter.opts)}
+    return {*HELP, *(name for parameter in root.params for name in parameter.opts)}
 
 
-def _positional(root: Any, words: Sequence[str]) -> list[str]:
-    """Return the words that `run` takes as its goal; if its options do not fit, those before the first."""
-    run = root.commands[RUN]
-    try:
-        with run.make_context(
-            RUN, [word for word in words if word not in _HELP], parent=typer.Context(root, info_name="")
-        ) as context:
-            return [str(word) for word in context.params.get("goal") or ()]
-    except (_BadUsage, UsageError):
-        # An option that `run` does not have: the goal is what was typed before it.
-        return list(takewhile(lambda word: not word.startswith("-"), words))
+def _mistyped_command(root: Any, words: Sequence[str]) -> str:
+    """Return the command that the first word nearly is and that would accept the rest; or empty.
 
-
-def _mistyped(root: Any, words: Sequence[str]) -> str:
-    """Return the command that the first word nearly is and that would accept the rest; or empty."""
-    names: list[str] = get_close_matches(words[0], [*root.commands], n=1, cutoff=_LIKELY)
-    for name in names:
-        command, rest = root.commands[name], list(words[1:])
-        if hasattr(command, "commands"):
-            return name if rest and rest[0] in command.commands else ""
-        try:
-            with command.make_context(name, rest, parent=typer.Context(root, info_name="")):
-                return name
-        except (_BadUsage, UsageError):
-            # The nearest command would not take these words: then they are more likely a goal.
+    A command that takes any text would accept every goal, so its name has to be nearer.
+    """
+    close: list[str] = get_close_matches(words[0], [*root.commands], n=1, cutoff=LIKELY)
+    for name in close:
+        if takes_text(root.commands[name]) and not get_close_matches(words[0], [name], cutoff=_CERTAIN):
             return ""
+        if takes_words(root, [name, *words[1:]], {}):
+            return name
     return ""
 
 

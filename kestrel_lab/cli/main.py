@@ -111,6 +111,10 @@ class TerminalFrontend:
         """Print a sentence."""
         self.console.print(Text(sanitize_text(text), style="yellow"))
 
+    def show_result(self, result: Any) -> None:
+        """Print what a command gave."""
+        _show_result(self.console, result, followed=False)
+
     def screen(self, how: ShowOptions) -> Screen:
         """The screen for one run; Ctrl-C on it stops the run."""
         if how.background or how.name:

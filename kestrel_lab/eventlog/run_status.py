@@ -48,7 +48,8 @@ def visible_status(run_id: str, status: str, owner: str, *, asks: bool = True) -
 
     Without an owner that is at work a run is `INTERRUPTED`, and `UNKNOWN` if the owner is a process of
     another machine. A run that has ended, or waits for a person, does so whether or not a process is there;
-    one that waits and `asks` nothing any more has its decisions, and waits for a process.
+    one that waits and `asks` nothing any more, because it has its decisions or was stopped, waits for a
+    process.
     """
     goes_on = status in (RunStatus.PLANNING, RunStatus.EXECUTING) or (
         status == RunStatus.WAITING_APPROVAL and not asks
@@ -65,13 +66,23 @@ def visible_status(run_id: str, status: str, owner: str, *, asks: bool = True) -
 
 
 def decided_runs(store: SessionStore) -> set[str]:
-    """Return the runs whose status waits for a person although every question has its decision."""
+    """Return the runs whose status waits for a person although nobody is asked: every question has its
+    decision, or work on the run was stopped.
+    """
     given = "SELECT 1 FROM events WHERE run_id = asked.run_id AND ref = asked.ref AND type = 'approval_given'"
     asking = (
         "SELECT 1 FROM events AS asked WHERE run_id = runs.id AND type = 'approval_asked' AND NOT "
         f"EXISTS ({given})"
     )
-    sql = f"SELECT id FROM runs WHERE status = ? AND NOT EXISTS ({asking})"
+    resumed = (
+        "SELECT 1 FROM events WHERE run_id = runs.id AND seq > stopped.seq AND type IN ('run_resumed', "
+        "'run_forked')"
+    )
+    stopped = (
+        "SELECT 1 FROM events AS stopped WHERE run_id = runs.id AND type = 'run_interrupted' AND NOT EXISTS "
+        f"({resumed})"
+    )
+    sql = f"SELECT id FROM runs WHERE status = ? AND (NOT EXISTS ({asking}) OR EXISTS ({stopped}))"
     return {str(run) for (run,) in store.query(sql, (RunStatus.WAITING_APPROVAL,))}
 
 

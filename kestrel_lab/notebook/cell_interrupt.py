@@ -148,14 +148,12 @@ async def wait_for_end(run: Run) -> Run:
     Raises `RunFailed` if it failed, `RunCancelled` if it was stopped (Stop in the notebook stops it),
     `ApprovalRequired` if it cannot go on without a person.
     """
+    what = f"run {run.id}; what it did so far: %kestrel show {run.id} · go on: %kestrel run --resume {run.id}"
     try:
-        await run_interruptible(
-            run.wait(),
-            f"run {run.id}; what it did so far: %kestrel show {run.id} · go on: %kestrel run --resume "
-            f"{run.id}",
-        )
+        await run_interruptible(run.wait(), what)
     except asyncio.CancelledError:
-        raise RunCancelled(f"run {run.id} was stopped; {run.report.way_on}") from None
+        # The panel's button stops the run itself, and not the cell that waits for it.
+        raise RunCancelled(f"stopped {what}") from None
     if run.status is RunStatus.CANCELLED:
         raise RunCancelled(f"run {run.id} was cancelled; {run.report.way_on}")
     if run.status is RunStatus.FAILED:

@@ -6,7 +6,7 @@ import builtins
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import PurePath
 from string import Formatter
@@ -18,6 +18,7 @@ import typer.main
 from rich.text import Text
 
 from kestrel_lab.cli.app import app
+from kestrel_lab.cli.command_arguments import takes_words
 from kestrel_lab.cli.frontend import Frontend
 from kestrel_lab.cli.goal_words import RUN, with_run, wrong_usage
 from kestrel_lab.core.errors import UsageError, did_you_mean
@@ -32,6 +33,10 @@ WITH_GOAL = ("run", "orchestrate")
 """Commands whose goal may be the cell."""
 _WIDTH = 110
 """Characters of a line of help."""
+_APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
+"""An apostrophe inside of a word: a letter, and no quotation mark."""
+_NO_QUOTE = "\ue000"
+"""Stands for an apostrophe while a line is split into words; no text has this character."""
 # Depending on its version, typer brings its own click; this finds the base of its usage errors in either.
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -162,16 +167,24 @@ def run_magic(line: str, body: str | None, frontend: Frontend, variables: Mappin
     Raises `UsageError` for words or options that do not exist.
     """
     try:
-        typed = shlex.split(line)
+        split = shlex.split(_APOSTROPHE.sub(_NO_QUOTE, line))
     except ValueError as error:
-        msg = (
-            f"cannot read {line!r} ({error}): put the goal in quotes, or write it in a %%kestrel cell "
-            "where it needs none"
-        )
-        raise UsageError(msg) from None
-    words = complete_command(typed, cell=body is not None)
+        try:
+            split = shlex.split(line.replace("'", _NO_QUOTE))
+        except ValueError:
+            msg = (
+                f"cannot read {line!r} ({error}): put the goal in quotes, or write it in a %%kestrel cell "
+                "where it needs none"
+            )
+            raise UsageError(msg) from None
+    typed = [word.replace(_NO_QUOTE, "'") for word in split]
+    words = complete_command(
+        typed, cell=body is not None, is_command=partial(_is_command, frontend, variables)
+    )
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
+    if body is None and words != typed and typed[0] in root_command().commands:
+        frontend.say(f"These words are a goal; for the command see {PROGRAM} {typed[0]} --help.")
     try:
         return _invoke(words, body, frontend, variables)
     except _BadUsage as error:
@@ -182,15 +195,38 @@ def run_magic(line: str, body: str | None, frontend: Frontend, variables: Mappin
         return None
 
 
-def complete_command(words: list[str], *, cell: bool) -> list[str]:
+def complete_command(
+    words: list[str], *, cell: bool, is_command: Callable[[Sequence[str]], bool] = lambda _: True
+) -> list[str]:
     """The words of a line or of a cell's first line, with `run` before them where they are those of a run:
-    over a cell they always are.
+    over a cell they always are, and in a line where they are no command with its arguments.
 
     Raises `UsageError` as `with_run` does.
     """
-    if words[:1] and words[0] in (*WITH_GOAL, "help"):
+    root = root_command()
+    if words[:1] and (
+        words[0] in WITH_GOAL or (words[0] == "help" and (cell or _asks_for_help(root, words)))
+    ):
         return words
-    return [RUN, *words] if cell else with_run(words, root_command(), PROGRAM)
+    return [RUN, *words] if cell else with_run(words, root, PROGRAM, is_command)
+
+
+def _is_command(frontend: Frontend, variables: Mapping[str, object], words: Sequence[str]) -> bool:
+    """Whether these words are a command with its arguments, in this notebook."""
+    if words[0] == "fix" and len(words) > 1:
+        try:
+            frontend.failed_cell("")
+        except UsageError:
+            return False
+    return takes_words(root_command(), words, variables)
+
+
+def _asks_for_help(root: Any, words: Sequence[str]) -> bool:
+    """Whether what follows `help` leads to a command, or is a word that may be a mistyped one."""
+    command = root
+    for word in words[1:]:
+        command = getattr(command, "commands", {}).get(word)
+    return command is not None or (len(words) == 2 and words[1].isidentifier())
 
 
 def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: Mapping[str, object]) -> Any:

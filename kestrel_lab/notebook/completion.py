@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -86,6 +87,22 @@ def _brief(text: str | None) -> str:
     """Return the beginning of a help text: its first clause."""
     first = re.split(r";\s|(?<!e\.g)\.(?:\s|$)", " ".join((text or "").split()), maxsplit=1)[0]
     return one_line(first, _LONGEST) or "option"
+
+
+def completion_type(text: str) -> str:
+    """Return what a completion is, in one word."""
+    if text.startswith("-"):
+        return "option"
+    if text.startswith("@"):
+        return "variable"
+    return "command" if text in _command_names() else "value"
+
+
+@cache
+def _command_names() -> frozenset[str]:
+    root = root_command()
+    groups = [command.commands for command in root.commands.values() if hasattr(command, "commands")]
+    return frozenset(name for commands in (root.commands, *groups) for name in commands)
 
 
 def _starting_with(words: Mapping[str, str], typed: str) -> dict[str, str]:

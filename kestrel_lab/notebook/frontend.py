@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import io
 import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakSet
 
-from kestrel_lab.cli.frontend import ShowOptions
+from kestrel_lab.cli.frontend import ShowOptions, files_named
+from kestrel_lab.cli.slash_commands import (
+    ORCHESTRATE,
+    ORCHESTRATED,
+    SlashCommand,
+    carry_out,
+    slash_command,
+)
 from kestrel_lab.core.errors import KestrelError, UsageError
 from kestrel_lab.core.protocols import Approver
+from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
 from kestrel_lab.notebook.cell_interrupt import (
@@ -27,9 +37,11 @@ from kestrel_lab.notebook.cell_interrupt import (
     run_on_thread,
     wait_for_end,
 )
+from kestrel_lab.notebook.command_line import root_command
 from kestrel_lab.notebook.failed_cell import FailedCell
 from kestrel_lab.notebook.panel import BoxPlace, Panel, with_static_html
 from kestrel_lab.notebook.suite_board import NotebookReporter
+from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.run import Run, is_working
 from kestrel_lab.tools.kernel.live_kernel import HEADLESS, is_attended
 from kestrel_lab.views.html.elements import paragraph_html
@@ -99,9 +111,26 @@ class Notebook:
         self.note(run)
 
     def ask(self, lab: Lab, panel: Panel, run: Run, text: str) -> None:
-        """Go on with the conversation of `run` in the place of its panel."""
+        """Go on with the conversation of `run` in the place of its panel, or answer a command below it."""
+        command = slash_command(text)
+        if command is not None and command.name != ORCHESTRATE:
+            panel.tell(self.answer(command))
+            return
+        goal = text if command is None else command.text
         follower = Panel(user=user_name(), fallback=None, shown=self.take, before=panel)
-        follower.follow(lab.start(text, follow=run, approver=follower))
+        options: RunOptions = {"follow": run, "approver": follower}
+        if command is not None:
+            options = {**options, **ORCHESTRATED}
+        follower.follow(lab.start(goal, **options))
+
+    def answer(self, command: SlashCommand) -> str:
+        """Return what a command of a conversation gives, as text."""
+        printed = io.StringIO()
+        frontend = NotebookFrontend(self, "panel", awaited=True)
+        with files_named(), redirect_stdout(printed):
+            result = carry_out(command, root_command(), frontend)
+        said = result if isinstance(result, str) else "" if result is None else repr(result)
+        return sanitize_text("\n".join(filter(None, (printed.getvalue().rstrip(), said))))
 
     def offer_fix(self) -> None:
         """Show a button below the cell that failed last: it does what `%kestrel fix` does, and the panel
@@ -205,6 +234,12 @@ class NotebookFrontend:
         """Print a sentence."""
         print(text)  # a notebook shows what is printed  # noqa: T201
 
+    def show_result(self, result: Any) -> None:
+        """Display what a command gave."""
+        from IPython.display import display  # loaded on use
+
+        display(result)  # type: ignore[no-untyped-call]
+
     def screen(self, how: ShowOptions) -> Self:
         """The screen for one run: a panel, questions on standard input, or one picture at the end."""
         if how.control:
@@ -262,7 +297,11 @@ class NotebookFrontend:
             fallback = None if self._background else PromptApprover(self.ask)
             timeout = self._how.approval_timeout
             self.approver = self._panel = Panel(
-                user=self.user, fallback=fallback, timeout=timeout, shown=self.notebook.take
+                user=self.user,
+                fallback=fallback,
+                timeout=timeout,
+                shown=self.notebook.take,
+                awaited=not self._background,
             )
             if self.on_thread:
                 self._panel.keep_clicks_coming()
@@ -323,7 +362,9 @@ class NotebookSurroundings:
         """A panel, where the kernel's own event loop waits and somebody looks."""
         if not self._looked_at():
             return None
-        return Panel(user=user_name(), fallback=PromptApprover(ask_here), shown=self._notebook.take)
+        return Panel(
+            user=user_name(), fallback=PromptApprover(ask_here), shown=self._notebook.take, awaited=True
+        )
 
     def reporter(self) -> Reporter | None:
         """A bar, which becomes a board where trials are counted."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import tokenize
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from tokenize import TokenInfo
 from typing import Any
 
+from IPython.core.inputtransformer2 import EscapedCommand, HelpEnd, MagicAssign, TokenTransformBase
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
 from kestrel_lab.cli.frontend import files_named
@@ -16,7 +19,7 @@ from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.evals.labels.label_queue import Labelling
 from kestrel_lab.models.resolve import prepare_in_background
 from kestrel_lab.notebook.command_line import run_magic
-from kestrel_lab.notebook.completion import complete_line
+from kestrel_lab.notebook.completion import complete_line, completion_type
 from kestrel_lab.notebook.failed_cell import FailedCell
 from kestrel_lab.notebook.frontend import Notebook, NotebookFrontend, NotebookSurroundings, frontend_kind
 from kestrel_lab.notebook.label_box import label_bundle
@@ -118,6 +121,45 @@ class AwaitRewriter:
         self._shell.events.unregister("post_run_cell", self.ended)
 
 
+class GoalQuestion(HelpEnd):
+    """Takes a line `%kestrel GOAL?` for a goal, where IPython would show help on its last word.
+
+    `%kestrel?` alone stays IPython's help. Tokens decide, so such a line in a string is left alone.
+    """
+
+    priority = HelpEnd.priority - 1
+
+    def __init__(self, start: tuple[int, int], call: EscapedCommand | MagicAssign) -> None:
+        TokenTransformBase.__init__(self, start)  # type: ignore[no-untyped-call,unused-ignore]
+        self._call = call
+
+    @classmethod
+    def find(cls, tokens_by_line: list[list[TokenInfo]]) -> GoalQuestion | None:
+        """Return the first such line of a cell."""
+        for line in tokens_by_line:
+            tokens = [token for token in line if token.type not in _INVISIBLE]
+            strings = [token.string for token in tokens]
+            if "%" not in strings or strings[-1] != "?":
+                continue
+            place = strings.index("%")
+            goal = strings[place + 2 :]
+            if strings[place + 1] != MAGIC or not goal or set(goal) == {"?"}:
+                continue
+            if place == 0:
+                call = EscapedCommand(tokens[0].start)  # type: ignore[no-untyped-call,unused-ignore]
+                return cls(tokens[0].start, call)
+            assignment = MagicAssign.find([line])  # type: ignore[no-untyped-call,unused-ignore]
+            if assignment is not None:
+                return cls(tokens[0].start, assignment)
+        return None
+
+    def transform(self, lines: list[str]) -> list[str]:
+        """Return the lines with the magic as a call."""
+        return list(self._call.transform(lines))
+
+
+_INVISIBLE = {tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE, tokenize.NL, tokenize.ENDMARKER}
+
 _ATTRIBUTE = "_kestrel_extension"
 _NAMED = re.compile(r"(?<![\w@.])@([A-Za-z_]\w*|)$")
 _GOAL = re.compile(rf"\s*(?:[A-Za-z_]\w*\s*=\s*)?(?:%%{MAGIC}\b|%{MAGIC}\s+(?:run|orchestrate)\b)")
@@ -159,6 +201,7 @@ def load_ipython_extension(ip: Any) -> None:
     Services.surroundings = NotebookSurroundings(magics.notebook, ip)
     rewriter = AwaitRewriter(ip)
     rewriter.install()
+    ip.input_transformer_manager.token_transformers.append(GoalQuestion)
     ip.events.register("post_run_cell", after_cell)
     setattr(ip, _ATTRIBUTE, _Loaded(rewriter, after_cell, matcher))
 
@@ -171,6 +214,7 @@ def unload_ipython_extension(ip: Any) -> None:
     delattr(ip, _ATTRIBUTE)
     Services.surroundings = None
     loaded.rewriter.remove()
+    ip.input_transformer_manager.token_transformers.remove(GoalQuestion)
     ip.events.unregister("post_run_cell", loaded.after_cell)
     ip.Completer.custom_matchers.remove(loaded.matcher)
     for name in (MAGIC, AWAITED):
@@ -206,8 +250,8 @@ def _matcher(magics: KestrelMagics) -> Any:
         found = complete_line(line[1], magics.notebook.lab, magics.notebook.runs())
         word = "" if before[-1:].isspace() else before.split()[-1]
         return {
-            # What a front end shows beside a completion is its type.
-            "completions": [SimpleCompletion(text, type=about) for text, about in found.items()],
+            # A front end shows the type in a narrow column: a word has room there, an explanation has not.
+            "completions": [SimpleCompletion(text, type=completion_type(text)) for text in found],
             "matched_fragment": word,
             "suppress": True,
         }
@@ -224,7 +268,7 @@ def _show_once(ip: Any, magics: KestrelMagics) -> None:
             display({"text/html": run._repr_html_(), "text/plain": repr(run.report)}, raw=True)  # type: ignore[no-untyped-call]
 
     def as_box(chat: Chat, **_: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        return ChatBox(chat).bundle() if frontend_kind(ip) == "panel" else None
+        return ChatBox(chat, magics.notebook.answer).bundle() if frontend_kind(ip) == "panel" else None
 
     # In a terminal a run is text like any other value.
     if getattr(ip, "kernel", None) is not None:

@@ -36,7 +36,7 @@ function showDiff(pre, diff) {
 }
 
 // Each part of the view knows how to show the fields that a patch brings.
-function headPart(el, send) {
+function headPart(el, stopping) {
   const bar = make("header", "kst-bar"), goal = make("div", "kst-goal"), said = make("span", "kst-hidden");
   const pill = make("span", "kst-pill"), run = make("code"), model = make("span", "kst-soft");
   const kind = make("span", "kst-badge kst-kind"), clock = make("span", "kst-clock"), stop = make("button", "kst-stop", "Stop run");
@@ -46,8 +46,15 @@ function headPart(el, send) {
   const health = make("div", "kst-notice");
   health.dataset.level = "warning";
   said.setAttribute("role", "status");
+  const stopHint = make("span", "kst-soft", stopping ? "" : "To stop it: the notebook's own Stop (Interrupt) button");
   stop.type = "button";
-  stop.onclick = () => { stop.disabled = true; send({ k: "stop" }); };
+  stop.onclick = async () => {
+    stop.disabled = true;
+    put(stop, "Stopping \u2026");
+    const problem = await stopping();
+    put(stopHint, problem);
+    if (problem) { stop.disabled = false; put(stop, "Stop run"); }
+  };
   foot.append(usage, budget, worked);
   const gauge = (node, text, fraction) => {
     put(node, text);
@@ -56,7 +63,7 @@ function headPart(el, send) {
     node.style.setProperty("--used", Math.min(100, fraction * 100).toFixed(1) + "%");
     return node;
   };
-  bar.append(pill, run, model, kind, make("span", "kst-gap"), clock, stop);
+  bar.append(pill, run, model, kind, make("span", "kst-gap"), clock, stopHint, stop);
   progress.append(note, meter);
   const now = {};
   const tellGoal = () => {
@@ -86,7 +93,8 @@ function headPart(el, send) {
     if (c.budget !== undefined) budget.replaceChildren(...c.budget.map(([text, fraction]) => gauge(make("span"), text, fraction)));
     foot.hidden = !now.usage;
     worked.hidden = !now.seconds;
-    stop.hidden = now.ended > 0;
+    stop.hidden = now.ended > 0 || !stopping;
+    stopHint.hidden = now.ended > 0;
     reason.hidden = !now.reason;
   };
   let clockSeen = 0;
@@ -109,7 +117,7 @@ function headPart(el, send) {
     now.ended = clockSeen;
     put(pill, "interrupted");
     put(said, "run interrupted: the kernel has stopped");
-    stop.hidden = true;
+    stop.hidden = stopHint.hidden = true;
     progress.hidden = true;
   };
   return { bar, goal, health, said, progress, reason, foot, update, tick, lost, run: () => now.run };
@@ -247,6 +255,7 @@ function callRow(tools) {
   let since = 0, opened = false;
   return {
     root, step,
+    runsCode: () => since > 0 && code.childElementCount > 0,
     update(c) {
       if (c.since !== undefined) since = c.since;
       if (c.inside !== undefined) { put(inside, c.inside ? c.inside + " ›" : ""); inside.hidden = !c.inside; root.classList.toggle("kst-inside", !!c.inside); }
@@ -599,13 +608,13 @@ function filterPart(rows) {
   };
 }
 
-function view(el, send, tools) {
+function view(el, send, tools, stopping) {
   el.classList.add("kst");
   el.setAttribute("role", "region");
   // A key pressed on one of our buttons is no notebook command; JupyterLab looks at the focused element first.
   el.addEventListener("focusin", event => { event.target.dataset.lmSuppressShortcuts = "true"; });
   followed(el);
-  const head = headPart(el, send), plan = make("section", "kst-planbox"), list = make("ol", "kst-plan"), graph = graphPart();
+  const head = headPart(el, stopping), plan = make("section", "kst-planbox"), list = make("ol", "kst-plan"), graph = graphPart();
   const rows = make("div", "kst-rows"), asks = make("div", "kst-asks");
   plan.setAttribute("aria-label", "Plan");
   plan.append(graph.root, list);
@@ -692,6 +701,7 @@ function view(el, send, tools) {
       batch(changes);
     },
     lost: head.lost,
+    runsCode: () => [...parts.row.values()].some(part => part.runsCode?.()),
     refused: (id, message) => parts.ask.get(id)?.refused(message),
     tick(clockNow) { if (!el.dataset.lost) { head.tick(clockNow); parts.row.forEach(part => part.tick?.(clockNow)); parts.ask.forEach(part => part.tick?.(clockNow)); } },
   };
@@ -721,17 +731,20 @@ function replace(manager, wanted, data) {
 // code, and below the last run a line to go on with. None of it is saved.
 function tend(model) {
   let last = {}, timer = 0;
-  const ask = make("form", "kst-goon"), input = make("input"), button = make("button", "kst-primary", "Ask"), problem = make("div", "kst-problem");
+  const ask = make("form", "kst-goon"), input = make("input"), button = make("button", "kst-primary", "Ask"), problem = make("div", "kst-problem"), told = block("");
+  told.hidden = true;
+  told.setAttribute("role", "status");
   input.type = "text";
   input.placeholder = "Go on with the conversation \u2026";
   input.setAttribute("aria-label", "Go on with the conversation");
   problem.setAttribute("role", "alert");
   button.type = "submit";
-  ask.append(input, button, problem);
+  ask.append(input, button, problem, told);
   ask.onsubmit = event => {
     event.preventDefault();
     if (!input.value.trim()) return;
     put(problem, "");
+    told.hidden = true;
     button.disabled = input.disabled = true;
     model.send({ k: "ask", text: input.value });
   };
@@ -757,6 +770,7 @@ function tend(model) {
   };
   return {
     still(m) { last = m; button.disabled = input.disabled = false; look(); timer ||= setInterval(look, 300); },
+    told(text) { put(told, text); told.hidden = !text; input.value = ""; button.disabled = input.disabled = false; input.focus(); },
     problem(message) { put(problem, message); button.disabled = input.disabled = false; },
     end() { clearInterval(timer); ask.remove(); },
   };
@@ -807,6 +821,49 @@ function aboutCells(manager, m, send) {
   send(answer);
 }
 
+// Stops the run of a panel; gives what a person has to know where that was not possible. A message waits in the kernel while
+// code keeps it busy, or in older kernels until the cell ends. So what the kernel does not answer is followed by what the
+// notebook's own button does. That would end another cell where no cell waits for the run and no code of it runs.
+const ANSWER_MS = 700;
+function stopper(model, holdsKernel) {
+  // A page without a notebook, as that of `kestrel serve`, stops runs by its own connection.
+  if (model.stopsRuns) return { press: async () => { model.send({ k: "stop" }); return ""; }, heard() {} };
+  const kernel = model.widget_manager?.context?.sessionContext?.session?.kernel;
+  if (!kernel) return { press: null, heard() {} };
+  let answered = false;
+  const press = async () => {
+    answered = false;
+    model.send({ k: "stop" });
+    await new Promise(done => setTimeout(done, ANSWER_MS));
+    if (answered) return "";
+    if (!holdsKernel()) return "Another cell keeps the kernel busy: the run stops when that ends.";
+    try { await kernel.interrupt(); return ""; } catch (error) { return "The kernel could not be interrupted: " + error.message; }
+  };
+  return { press, heard() { answered = true; } };
+}
+
+// Cells that were queued behind the one that waits for a run still wait in the kernel after a reload, but the new page shows them
+// like cells that nobody ran. So the page that ran them counts them in the widget, and a page that was loaded since says it.
+function queueNote(model, el) {
+  const note = make("div", "kst-notice");
+  const runs = cell => cell?.querySelector(".jp-InputPrompt")?.textContent.includes("[*]");
+  note.hidden = true;
+  el.append(note);
+  return () => {
+    const cell = el.closest(".jp-Cell");
+    if (!cell || !model.get("awaited")) return;
+    if (!runs(cell)) {
+      const number = model.get("queued");
+      note.hidden = !number;
+      put(note, (number === 1 ? "1 cell waits" : number + " cells wait") + " behind this one and will run after it. This page was loaded since and does not show their output.");
+      return;
+    }
+    const number = [...cell.parentElement.querySelectorAll(":scope > .jp-Cell")].filter(other => other !== cell && runs(other)).length;
+    note.dataset.queued = number;
+    if (number !== model.get("queued")) { model.set("queued", number); model.save_changes(); }
+  };
+}
+
 export default {
   // Runs as soon as the model exists, seen or not: an answer tells the kernel that clicks will arrive. The first
   // message can be sent before the front end has its channel to a busy kernel, so it is repeated until answered.
@@ -819,6 +876,7 @@ export default {
       else if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id || isOld(data, m), m.data); finished.still(m); }
       else if (m.k === "undo") notUndone(m);
       else if (m.k === "problem") finished.problem(m.message);
+      else if (m.k === "told") finished.told(m.text);
       else if (m.k === "next") {
         finished.end();
         replace(manager, data => !widgetOf(data) && html(data).includes(label(m.run)), m.data);
@@ -836,13 +894,16 @@ export default {
       el = own;
     }
     const send = message => model.send(message);
-    const screen = view(el, send, { insert: model.widget_manager?.context && (code => insertCell(model.widget_manager, code)), undo: send });
+    const stopping = stopper(model, () => model.get("awaited") || screen.runsCode());
+    const tools = { insert: model.widget_manager?.context && (code => insertCell(model.widget_manager, code)), undo: send };
+    const screen = view(el, send, tools, stopping.press);
     let seq = -1, skew = 0, tries = 0, whole = false;
     const resync = () => { if (!whole && tries++ < 30) { model.send({ k: "resync" }); setTimeout(resync, 500); } };
     const receive = m => {
       if (m.now) skew = Date.now() / 1000 - m.now;
       if (m.k === "snap") { screen.snap(m.changes); seq = m.seq; }
       else if (m.k === "refused") screen.refused(m.id, m.message);
+      else if (m.k === "stopping") stopping.heard();
       else if (m.k === "patch" && seq >= 0 && m.seq > seq) {
         if (m.seq === seq + 1) { seq = m.seq; screen.batch(m.changes); }
         else { seq = -1; whole = false; tries = 0; resync(); }
@@ -861,6 +922,7 @@ export default {
     };
     model.on("comm_live_update", lost);
     const timer = setInterval(() => screen.tick(Date.now() / 1000 - skew), 100);
-    return () => { clearInterval(timer); whole = true; model.off("msg:custom", hear); model.off("comm_live_update", lost); model.off("change:picture", look); };
+    const tellQueue = queueNote(model, el), counting = setInterval(tellQueue, 500);
+    return () => { clearInterval(timer); clearInterval(counting); whole = true; model.off("msg:custom", hear); model.off("comm_live_update", lost); model.off("change:picture", look); };
   },
 };

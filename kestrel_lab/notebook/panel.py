@@ -15,17 +15,20 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kestrel_lab.cli.slash_commands import ORCHESTRATE, ORCHESTRATED, SlashCommand, slash_command
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, RunScanned
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, RunInterrupted, RunScanned
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.host.user import user_name
 from kestrel_lab.notebook.cell_interrupt import resolve_answer
 from kestrel_lab.notebook.page_document import PageDocument
 from kestrel_lab.notebook.patch_stream import PatchStream
+from kestrel_lab.runtime.options import RunOptions
+from kestrel_lab.runtime.run import interrupt_run, is_working
 from kestrel_lab.runtime.run_report import newest_blame
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
-from kestrel_lab.views.html.elements import paragraph_html
+from kestrel_lab.views.html.elements import paragraph_html, pre_html
 from kestrel_lab.views.html.run_page import run_bundle
 from kestrel_lab.views.run_view import RunView
 
@@ -83,8 +86,10 @@ class Panel:
         shown: Callable[[Panel, Run], object] = lambda *_: None,
         before: Panel | None = None,
         place: Place | None = None,
+        awaited: bool = False,
     ) -> None:
-        """`user` is recorded with clicks; `timeout` seconds without a click deny a call, `None` waits.
+        """`user` is recorded with clicks; `timeout` seconds without a click deny a call, `None` waits. A cell
+        waits for an `awaited` run: to interrupt the kernel stops the run.
 
         `shown` is called when the panel appears. The panel replaces `before`, whose run it then shows above
         its own, or appears in `place`.
@@ -97,7 +102,8 @@ class Panel:
         self._user = user
         self._fallback = fallback
         self._timeout = timeout
-        self._widget = _widget_class()(self.view, "" if before is None else before.bundle()["text/html"])
+        earlier = "" if before is None else before.bundle()["text/html"]
+        self._widget = _widget_class()(self.view, earlier, awaited)
         self._stream = PatchStream(self.view, self._send)
         self._heard = threading.Event()
         self._watched = False
@@ -266,7 +272,7 @@ class Panel:
     def _take(self, event: Event) -> None:
         if self._open:
             self._stream.take(event)
-            if self.view.done:
+            if self.view.done or isinstance(event, RunInterrupted):
                 self.close()
 
     def _send(self, message: dict[str, Json]) -> None:
@@ -310,8 +316,10 @@ class Panel:
                 self._stream.whole()
             case "undo" if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._begin_undo, str(content.get("call")))
-            case "stop" if self._run is not None:
-                self._run.cancel()
+            case "stop" if self._run is not None and self._loop is not None and is_working(self._run):
+                # By the loop of the run: the page hears nothing while code keeps it busy, and then interrupts
+                # the kernel.
+                self._loop.call_soon_threadsafe(self._stop, self._run)
             case "decide":
                 self._decide(content)
 
@@ -320,6 +328,11 @@ class Panel:
         if self._heard.is_set() and self._run is not None and (shell := live_shell()) is not None:
             kernel_of(shell).panels.add(self._run.id)
 
+    def _stop(self, run: Run) -> None:
+        """Interrupt the run, as the notebook's own Stop does."""
+        self._widget.send({"k": "stopping"})
+        interrupt_run(run)
+
     def _asked(self, text: str) -> None:
         if self.ask is None:
             return
@@ -327,6 +340,10 @@ class Panel:
             self.ask(text)
         except KestrelError as error:
             self._widget.send({"k": "problem", "message": sanitize_text(str(error))})
+
+    def tell(self, text: str) -> None:
+        """Show a text below the finished run: the answer to a command that was typed there."""
+        self._widget.send({"k": "told", "text": text})
 
     def _begin_undo(self, call: str) -> None:
         self._undoing.add(task := asyncio.ensure_future(self._undo(call)))
@@ -373,7 +390,7 @@ class Panel:
 
 
 @cache
-def _widget_class() -> Callable[[RunView, str], Any]:
+def _widget_class() -> Callable[[RunView, str, bool], Any]:
     """The widget; made at first use because importing anywidget takes half a second."""
     import anywidget  # loaded on use
     import traitlets
@@ -388,11 +405,15 @@ def _widget_class() -> Callable[[RunView, str], Any]:
         """The id of the widget, by which a page finds it."""
         before = traitlets.Unicode().tag(sync=True)
         """HTML of the turns above."""
+        awaited = traitlets.Bool().tag(sync=True)
+        """Whether a cell waits for the run."""
+        queued = traitlets.Int().tag(sync=True)
+        """How many cells wait behind that one; the page that runs them counts."""
         picture = traitlets.Dict().tag(sync=True)
         """The latest view while nobody listened: a front end that is loading loses messages, not this."""
 
-        def __init__(self, view: RunView, before: str) -> None:
-            super().__init__(before=before)
+        def __init__(self, view: RunView, before: str, awaited: bool) -> None:
+            super().__init__(before=before, awaited=awaited)
             self._view = view
             self.panel = self.model_id
 
@@ -409,11 +430,13 @@ class ChatBox:
     input.
     """
 
-    def __init__(self, chat: Chat) -> None:
-        """Shows the turns that `chat` has, and those that are typed."""
+    def __init__(self, chat: Chat, answer: Callable[[SlashCommand], str]) -> None:
+        """Shows the turns that `chat` has, and those that are typed; `answer` gives the text that a command
+        is answered with.
+        """
         import ipywidgets as widgets  # loaded on use
 
-        self._widgets, self._chat = widgets, chat
+        self._widgets, self._chat, self._answer = widgets, chat, answer
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turns = widgets.VBox([widgets.HTML(run._repr_html_()) for run in chat.runs])
         self._problem = widgets.HTML()
@@ -449,7 +472,17 @@ class ChatBox:
         panel = Panel(user=user_name(), fallback=None, place=BoxPlace(box))
         self._problem.value = ""
         try:
-            run = self._chat.begin(self._text.value, approver=panel)
+            command = slash_command(self._text.value)
+            if command is not None and command.name != ORCHESTRATE:
+                told = self._answer(command)
+                self._text.value = ""
+                self._turns.children = (*self._turns.children, self._widgets.HTML(pre_html(told)))
+                return
+            goal = self._text.value if command is None else command.text
+            options: RunOptions = {"approver": panel}
+            if command is not None:
+                options = {**options, **ORCHESTRATED}
+            run = self._chat.begin(goal, **options)
         except KestrelError as error:
             self._problem.value = paragraph_html(str(error))
             return

@@ -14,6 +14,7 @@ from kestrel_lab.core.errors import DependencyError, UsageError
 from kestrel_lab.core.events.union import HealthChanged, ToolsAdded
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.step import Step
+from kestrel_lab.host.consulted_environment import ConsultedEnvironment
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, MOST_SHOWN
 from kestrel_lab.runtime.context.toolboxes import (
@@ -70,6 +71,8 @@ class Registry:
         self.sandbox = sandbox
         self._servers_home, self._mcp = home.resolve() / "mcp", mcp
         self._models: dict[str, Model] = dict(options.get("models") or {})
+        self._chosen_by: dict[str, ConsultedEnvironment] = {}
+        """For models that were chosen by name, the environment that decided: keys and addresses."""
         self._why: str | None = None
         """Why the model is chosen that is used where none is named; `None` until that is asked."""
         self._tools = known_tools(tools, options.get("tools") or (), mcp.names)
@@ -97,11 +100,17 @@ class Registry:
         return Toolbox([*toolbox, *expansion.tools()]), expansion
 
     def resolve_model(self, model: str | Model | None) -> Model:
-        """The model of that name, ready to be called; raises `UsageError` when there is none."""
+        """The model of that name, ready to be called; raises `UsageError` when there is none.
+
+        It is chosen anew when a variable of the environment that decided has changed, such as its key.
+        """
         wanted = model if model is not None else self.options.get("model")
         if wanted is not None and not isinstance(wanted, str):
             return wanted
         key = wanted or ""
+        if key in self._chosen_by and self._chosen_by[key].changed:
+            del self._models[key], self._chosen_by[key]
+            self._why = None
         if key not in self._models:
             from kestrel_lab.adapters.registry import adapter_factories
             from kestrel_lab.memory.embeddings import default_embedder
@@ -118,13 +127,15 @@ class Registry:
                 ROUTER: lambda path: learned_model(path, self.resolve_model, default_embedder()),
                 **adapter_factories(self._env),
             }
+            env = ConsultedEnvironment(self._env)
             self._models[key] = choose_model(
                 wanted,
-                env=self._env,
+                env=env,
                 provider=self.options.get("provider"),
                 api_base=self.options.get("api_base"),
                 factories=makers,
             )
+            self._chosen_by[key] = env
         return self._models[key]
 
     def why_model(self, model: str | Model | None) -> str:

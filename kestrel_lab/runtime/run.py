@@ -387,10 +387,17 @@ def is_working(run: Run) -> bool:
 
 def interrupt_run(run: Run) -> None:
     """Stop working on the run, if this process does; from any thread. Like Ctrl-C it leaves the run to be
-    resumed.
+    resumed. A run that is being stopped already is left to record that.
     """
-    if run.task is not None and not run.task.done():
-        run.task.get_loop().call_soon_threadsafe(run.task.cancel)
+    task = run.task
+    if task is None or task.done():
+        return
+
+    def cancel_once() -> None:
+        if not task.cancelling():
+            task.cancel()
+
+    task.get_loop().call_soon_threadsafe(cancel_once)
 
 
 def runs_frame(rows: Iterable[RunRow], decided: Collection[str]) -> pd.DataFrame:

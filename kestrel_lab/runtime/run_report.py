@@ -126,7 +126,8 @@ class Report:
             return VisibleStatus(status)
         self._store.flush()
         row = self._store.run(self._id)
-        return visible_status(self._id, row.status, row.owner, asks=bool(self._state.questions))
+        asks = bool(self._state.questions) and not self._state.interrupted
+        return visible_status(self._id, row.status, row.owner, asks=asks)
 
     @property
     def interrupted(self) -> bool:

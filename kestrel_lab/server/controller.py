@@ -294,7 +294,8 @@ _NEWS = """
 'error', body ->> 'target',
         body ->> 'cached' OR body ->> 'given'
     FROM events WHERE run_id = ? AND seq > ? AND seq <= ?
-    AND type IN ('model_answered', 'approval_asked', 'approval_given', 'state_transition') ORDER BY seq
+    AND type IN ('model_answered', 'approval_asked', 'approval_given', 'state_transition', 'run_interrupted',
+        'run_resumed') ORDER BY seq
 """
 
 
@@ -303,12 +304,17 @@ class _Sums:
     seq: int = 0
     meter: UsageMeter = field(default_factory=UsageMeter)
     ended_at: float | None = None
+    stopped: bool = False
+    """Whether somebody stopped the work: its questions wait until it is resumed."""
 
     def take(self, row: tuple[Any, ...]) -> None:
         """Take in one event; the row has only those columns that change the sums."""
         # The events are made up again, without texts, so that `UsageMeter` is the only place that counts.
         kind, at, ref, cost, read, written, error, target, free = row
         event: Event
+        if kind in ("run_interrupted", "run_resumed"):
+            self.stopped = kind == "run_interrupted"
+            return
         if kind == "approval_asked":
             event = ApprovalAsked(call=ref, step="", tool="", args={}, danger="", key="")
         elif kind == "approval_given":
@@ -350,6 +356,7 @@ class RunList:
                 sums.take(news)
             sums.seq = last
         ended = status in TERMINAL
+        asked = 0 if ended or sums.stopped else len(sums.meter.questions)
         return protocol.RunSummary(
             **dict(zip(_RUNS.split(", ")[:8], row, strict=False)),
             ended_at=sums.ended_at,
@@ -357,7 +364,7 @@ class RunList:
             tokens=sums.meter.usage.tokens,
             cost_usd=sums.meter.usage.cost_usd,
             unpriced=sums.meter.usage.unpriced,
-            waiting=0 if ended else len(sums.meter.questions),
-            visible_status=visible_status(run_id, status, owner, asks=bool(sums.meter.questions)).word,
+            waiting=asked,
+            visible_status=visible_status(run_id, status, owner, asks=asked > 0).word,
             worked_on=not ended and at_work(owner, run_id),
         )

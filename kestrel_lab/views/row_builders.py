@@ -230,7 +230,7 @@ def show_question(view: RunView, event: e.ApprovalAsked, at: float = 0.0) -> lis
     row = call_row(view, event.call, event.tool)
     args = shown_arguments(view, event.call, event.args)
     row.change(step=event.step, danger=event.danger, **formatting.shown_args(args))
-    row.change(state="waiting", since=0.0)
+    row.change(state="waiting", since=0.0, note="")
     question = event.why == "question"
     skills = f"after loading {', '.join(map(sanitize_text, event.skills))}" if event.skills else ""
     why = (

@@ -52,6 +52,8 @@ class RunView:
     """In the order of their beginning."""
     asks: dict[str, QuestionRow] = field(default_factory=dict)
     """Calls that wait for a person, by call."""
+    questions: dict[str, e.ApprovalAsked] = field(default_factory=dict)
+    """Questions without a decision, by call; those of a run that was stopped wait for its resumption."""
     meter: UsageMeter = field(default_factory=UsageMeter)
     budget: Budget = field(default_factory=Budget)
     unwell: dict[str, str] = field(default_factory=dict)
@@ -127,6 +129,16 @@ class RunView:
         head = self.head.change(status=self.left if waits else INTERRUPTED, ended=at, progress="")
         return [head, *row_builders.close_rows(self, waits=waits)]
 
+    def stop(self, at: float) -> list[Change]:
+        """Mark the run as stopped by somebody at `at`: it asks nobody any more, until it is resumed."""
+        if self.done or self.head.status == INTERRUPTED:
+            return []
+        self.left = self.left or self.head.status
+        head = self.head.change(status=INTERRUPTED, ended=at, progress="")
+        undecided = [row for row in self.rows.values() if isinstance(row, CallRow) and row.state == "waiting"]
+        notes = [row.change(note="not decided, not run") for row in undecided]
+        return [head, *notes, *row_builders.close_rows(self)]
+
     @property
     def done(self) -> bool:
         """Return whether the run has ended."""
@@ -163,9 +175,9 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # one cas
         case e.RunStarted():
             return _started(view, event, at)
         case e.RunInterrupted():
-            return view.interrupt(at)
+            return view.stop(at)
         case e.RunResumed():
-            return _resumed(view, event)
+            return _resumed(view, event, at)
         case e.RunForked():
             return _forked(view, event, at)
         case e.StateTransition():
@@ -216,8 +228,10 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # one cas
             taken = [row.change(undo="", state="undone") for row in rows]
             return [*taken, row_builders.notice_row(view, "info", row_builders.undo_text(event))]
         case e.ApprovalAsked():
+            view.questions[event.call] = event
             return show_question(view, event, at)
         case e.ApprovalGiven():
+            view.questions.pop(event.call, None)
             return show_decision(view, event)
         case e.HealthChanged():
             return row_builders.health_changed(view, event)
@@ -264,16 +278,24 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
     ]
 
 
-def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
+def _resumed(view: RunView, event: e.RunResumed, at: float) -> list[Change]:
     # Without `by`, which names a machine and a process: notebooks with this view are passed on.
     notice = row_builders.notice_row(view, "info", "resumed")
     back = [view.head.change(status=view.left, ended=0.0)] if view.left else []
     view.left = ""
-    return [*back, _joined_by(view, event.model, event.model_kind), *row_builders.end_streams(view), notice]
+    again = [
+        change
+        for call, asked in view.questions.items()
+        if call not in view.asks
+        for change in show_question(view, asked, at)
+    ]
+    joined = _joined_by(view, event.model, event.model_kind)
+    return [*back, joined, *row_builders.end_streams(view), notice, *again]
 
 
 def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     head = [_joined_by(view, event.model, event.model_kind), view.head.change(started=at)]
+    view.questions.clear()
     withdrawn = [change for call in list(view.asks) for change in row_builders.withdraw_question(view, call)]
     given = (
         f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
@@ -364,7 +386,11 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
     if not known:
         row.step = event.step
     text = sanitize_text(event.text)
-    if event.error:
+    cancelled = event.error is not None and event.error.get("kind") == "cancelled"
+    if cancelled:
+        # What it had said when it was stopped.
+        text = text or row.text
+    elif event.error:
         text = "\n".join(
             part
             for part in (
@@ -397,7 +423,8 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
     note = _GIVEN if event.given else f"{model}{tokens}{cost}{took and f' · {took}'}"
     if event.thinking:
         changed["thinking"] = formatting.thinking_text(event)
-    settled = row.change(**changed, state="error" if event.error else "done", note=note)
+    state = "stopped" if cancelled else "error" if event.error else "done"
+    settled = row.change(**changed, state=state, note=note)
     replayed = [_joined_by(view, "", "replay")] if event.replayed and view.head.model_kind != "replay" else []
     asked = [_requested(view, event.step, call) for call in event.calls]
     return [settled if known else row.whole(), view.head.change(usage=_usage_text(view)), *replayed, *asked]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from lab_server import CHROMIUM, READY, JupyterLab, command, run_cell
-from waits import PATIENCE_MS
+from waits import PATIENCE_MS, until
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect
@@ -96,6 +96,55 @@ def test_a_conversation_goes_on_below_the_panel_and_after_a_reload(jupyterlab: J
     assert (jupyterlab.root / "talk" / "3.txt").read_text() == "hello"
     assert (kinds, "widgets" in saved["metadata"]) == ({"text/html", "text/plain"}, False)
     assert any("print(6 * 7)" in "".join(cell["source"]) for cell in saved["cells"][1:])
+
+
+def test_commands_in_the_line_are_answered_without_a_model(jupyterlab: JupyterLab) -> None:
+    """Their answers stand below the line; a mistake is explained there, a goal that begins with a path is a
+    goal.
+    """
+    cells = [SETUP, "r = %kestrel run one", "print('GOALS', [*lab.runs().goal])"]
+    with jupyterlab.opened("slash", cells) as page:
+        run_cell(page, 0)
+        run_cell(page, 1)
+        box = page.locator(".kst-goon")
+        for typed, told in (
+            ("/help", "/orchestrate: "),
+            ("/time 2030-12-31 20:15 --zone Europe/Vienna", "2030-12-31T20:15:00+01:00"),
+            ("/memory add Tests are run with make.", "Tests are run with make."),
+            ("/memory", "Tests are run with make."),
+            ("/time flies", "cannot read 'flies' as a time"),
+            ("/hlep", "did you mean /help?"),
+        ):
+            go_on(page, typed)
+            expect(box).to_contain_text(told, timeout=PATIENCE_MS)
+        go_on(page, "/home/ada is full")
+        expect(page.locator("li", has_text="/home/ada is full")).to_be_visible(timeout=PATIENCE_MS)
+        run_cell(page, 2)
+        expect(page.locator(".jp-Notebook .jp-Cell").nth(2)).to_contain_text(
+            "GOALS ['/home/ada is full', 'one']", timeout=PATIENCE_MS
+        )
+
+
+def test_after_a_reload_a_queued_cell_says_that_it_waits(jupyterlab: JupyterLab) -> None:
+    """The page does not know any more which cells it ran: the panel that waits tells of those behind it, and
+    they run after it.
+    """
+    cells = [SETUP, '%kestrel run "write it"', "_ = open('after.txt', 'w').write('ran')", "1"]
+    with jupyterlab.opened("queued", cells) as page:
+        command(page, "notebook:run-all-cells")
+        expect(approve(page)).to_be_enabled(timeout=PATIENCE_MS)
+        expect(page.locator('[data-queued="2"]')).to_have_count(1, timeout=PATIENCE_MS)
+        expect(page.locator(".jp-Notebook")).not_to_contain_text("behind this one")
+        save(page)
+        page.reload()
+        expect(approve(page)).to_be_enabled(timeout=PATIENCE_MS)
+        expect(page.locator(".jp-Notebook")).to_contain_text(
+            "2 cells wait behind this one", timeout=PATIENCE_MS
+        )
+        assert not (jupyterlab.root / "queued" / "after.txt").exists()
+        approve(page).click()
+        until((jupyterlab.root / "queued" / "after.txt").exists, "the queued cell to run")
+        expect(page.locator(".jp-Notebook")).not_to_contain_text("behind this one")
 
 
 def test_two_tabs_show_the_same_run_and_either_can_decide(jupyterlab: JupyterLab) -> None:

@@ -143,7 +143,9 @@ def test_a_slow_preview_does_not_keep_the_question(jupyterlab: JupyterLab, scree
 
 
 def test_help_is_at_hand(jupyterlab: JupyterLab, screens: Path) -> None:
-    """A completion has its explanation beside it, and a cell that failed is handed over by one short line."""
+    """A completion has its kind beside it, not over it, and a cell that failed is handed over by one short
+    line.
+    """
     cells = [scene(), "rows[1000]", "", "%kestrel fix"]
     with jupyterlab.opened("help", cells) as page:
         for cell in (0, 1):
@@ -152,7 +154,14 @@ def test_help_is_at_hand(jupyterlab: JupyterLab, screens: Path) -> None:
         page.locator(".jp-Notebook .jp-Cell .cm-content").nth(2).click()
         page.keyboard.type("%kestrel run --c")
         page.keyboard.press("Tab")
-        expect(page.locator(".jp-Completer")).to_contain_text("most us dollars of a run")
+        expect(page.locator(".jp-Completer")).to_contain_text("--cost")
+        expect(page.locator(".jp-Completer .jp-Completer-typeExtended").first).to_have_text("option")
+        for item in page.locator(".jp-Completer-item").all():
+            word, kind = item.locator(".jp-Completer-match"), item.locator(".jp-Completer-typeExtended")
+            word_box, kind_box = word.bounding_box(), kind.bounding_box()
+            assert word_box is not None
+            assert kind_box is not None
+            assert word_box["x"] + word_box["width"] <= kind_box["x"]
         expect(page.locator(".jp-Completer")).not_to_contain_text("<unknown>")
         page.screenshot(path=screens / "panel-completion.png")
         page.keyboard.press("Escape")

@@ -199,7 +199,7 @@ def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None
     [
         ("%kestrel rum", "%kestrel has no command 'rum': did you mean 'run'?"),
         ("%kestrel run x --modle y", "--model"),
-        ("%kestrel run it's", "put the goal in quotes"),
+        ('%kestrel run "it', "put the goal in quotes"),
         ("%kestrel run x --model nope/x --approve auto", "nope"),
         ("%kestrel run x --approve sometimes", "unknown approval policy 'sometimes'"),
         ("%kestrel run x --tools bsh", "bash"),
@@ -223,7 +223,7 @@ def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None
         ("%kestrel eval run a.yaml --junit", "%kestrel eval run --help"),
         ("%kestrel compare HEAD", "name the suite file first"),
         ("%kestrel show @nobody", "@nobody"),
-        ("%kestrel tools extra", "extra"),
+        ("%kestrel tools extra --nope", "--nope"),
         ("%kestrel eval rn", "eval --help"),
         ("%kestrel eval run nosuch.yaml", "nosuch.yaml"),
         ("%kestrel eval compare a b --suite nosuch.yaml", "a"),
@@ -456,6 +456,17 @@ def test_the_shell_completes_words(shell: InteractiveShell) -> None:
     assert tab(shell, "%%kestrel\nrun") != ["run", "runs"]
     shell.run_line_magic("unload_ext", "kestrel_lab")
     assert "%kestrel run" not in tab(shell, "%kestrel ru")
+
+
+def test_the_type_of_a_completion_is_a_word(shell: InteractiveShell) -> None:
+    """Front ends have a narrow column for it; a longer text lies over the completion itself."""
+    run(shell, '%kestrel run "write" --approve auto --as mine')
+    lines = ["ru", "run --", "run --approve ", "show ", "show @", "memory ", "eval r", "run --tools bash,"]
+    types = set()
+    with provisionalcompleter():
+        for text in (f"%kestrel {line}" for line in lines):
+            types |= {str(one.type) for one in shell.Completer.completions(text, len(text))}
+    assert types == {"command", "option", "value", "variable"}
 
 
 def test_a_place_that_cannot_be_written_is_told_on_one_line(shell: InteractiveShell) -> None:

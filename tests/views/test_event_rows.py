@@ -4,6 +4,7 @@ streams, endings, limits.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -297,8 +298,8 @@ def test_what_a_tool_writes_is_shown_while_it_runs() -> None:
 
 
 def test_a_run_that_is_left_can_be_taken_up() -> None:
-    """A run that nobody works on is interrupted, once; one that waits keeps its question; going on brings its
-    state back.
+    """A run that nobody works on is interrupted, once; one that waits keeps its question, unless somebody
+    stopped it; going on brings its state and its question back.
     """
     view = after(
         e.RunStarted(goal="g", workspace="/w", model="m"),
@@ -312,9 +313,16 @@ def test_a_run_that_is_left_can_be_taken_up() -> None:
     assert (view.head.status, view.head.ended) == ("EXECUTING", 0.0)
     view.apply(asked("w"))
     view.apply(e.StateTransition(source="EXECUTING", target="WAITING_APPROVAL"))
+    left = copy.deepcopy(view)
+    left.interrupt(8.0)
+    assert (left.head.status, [*left.asks], row(left, "w").state) == ("WAITING_APPROVAL", ["w"], "waiting")
+    assert left.interrupt(9.0) == []
     view.apply(e.RunInterrupted(), 8.0)
+    assert (view.head.status, [*view.asks], row(view, "w").state) == ("INTERRUPTED", [], "stopped")
+    assert row(view, "w").note == "not decided, not run"
+    view.apply(e.RunResumed(by="x", model="m"))
     assert (view.head.status, [*view.asks], row(view, "w").state) == ("WAITING_APPROVAL", ["w"], "waiting")
-    assert view.interrupt(9.0) == []
+    assert row(view, "w").note == ""
     done = after(e.StateTransition(source="EXECUTING", target="COMPLETE", reason="all done"), at=3.0)
     assert (done.interrupt(9.0), done.done, done.head.ended, done.head.reason) == ([], True, 3.0, "all done")
 

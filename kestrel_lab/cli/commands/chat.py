@@ -20,7 +20,8 @@ from kestrel_lab.cli.frontend import (
     run_options,
     takes_flags,
 )
-from kestrel_lab.core.errors import ApprovalRequired, RunCancelled, UsageError
+from kestrel_lab.cli.slash_commands import ORCHESTRATE, ORCHESTRATED, carry_out, slash_command
+from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, UsageError
 from kestrel_lab.runtime.options import LimitOptions, RunOptions
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ Ask = Callable[[], Awaitable[str]]
 
 
 @chatting.command(
-    epilog='Example: kestrel chat --follow RUN. "/exit", Ctrl-D, or Ctrl-C on an empty line leaves.'
+    epilog='Example: kestrel chat --follow RUN. "/exit", Ctrl-D, or Ctrl-C on an empty line leaves; "/help" '
+    "lists the other commands."
 )
 @takes_flags(RunOptions, LimitOptions, without=("plan", "inputs"))
 def chat(
@@ -46,10 +48,10 @@ def chat(
     """Talk with an agent: what you type goes on where the last answer ended; Ctrl-C cancels the turn, a
     second one leaves.
     """
-    return _converse(frontend_of(ctx), ctx.params)
+    return _converse(frontend_of(ctx), ctx.find_root().command, ctx.params)
 
 
-async def _converse(frontend: Frontend, words: dict[str, Any]) -> Run | None:
+async def _converse(frontend: Frontend, root: Any, words: dict[str, Any]) -> Run | None:
     from kestrel_lab.models.resolve import prepare_in_background
 
     lab = frontend.lab()
@@ -67,8 +69,18 @@ async def _converse(frontend: Frontend, words: dict[str, Any]) -> Run | None:
             return run
         if goal in _LEAVE:
             return run
+        try:
+            command = slash_command(goal)
+            if command is not None and command.name != ORCHESTRATE:
+                frontend.show_result(carry_out(command, root, frontend))
+                continue
+        except KestrelError as error:
+            frontend.say(str(error))
+            continue
         if goal:
-            begun, left = await _turn(frontend, goal, words, options)
+            staged = {} if command is None else ORCHESTRATED
+            goal = goal if command is None else command.text
+            begun, left = await _turn(frontend, goal, words, {**options, **staged})
             if left:
                 return run
             if begun is not None:

@@ -24,7 +24,8 @@ clock = typer.Typer()
 )
 def time(
     text: Annotated[
-        list[str] | None, typer.Argument(help="A time expression; without one, the time now.")
+        list[str] | None,
+        typer.Argument(metavar="[TIME]...", help="A time expression; without one, the time now."),
     ] = None,
     *,
     reference: Annotated[

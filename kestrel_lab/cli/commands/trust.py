@@ -97,7 +97,8 @@ def trust(
 def taint(
     ctx: typer.Context,
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Files or folders; the current folder by default.")
+        list[Path] | None,
+        typer.Argument(metavar="[PATH]...", help="Files or folders; the current folder by default."),
     ] = None,
     *,
     trust: Annotated[

@@ -110,6 +110,7 @@ function connectPanel(run, el, note) {
     }
   };
   const model = {
+    stopsRuns: true,
     get: name => name === "picture" ? {} : "",
     on: (event, listener) => { if (event === "msg:custom") listeners.add(listener); },
     off: (_, listener) => listeners.delete(listener),

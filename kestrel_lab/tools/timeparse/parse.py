@@ -14,6 +14,7 @@ from kestrel_lab.tools.timeparse.dates import day_or_period, read_day, read_fore
 from kestrel_lab.tools.timeparse.durations import move_day, move_moment
 from kestrel_lab.tools.timeparse.normalize import canonical_text, lazy_pattern
 from kestrel_lab.tools.timeparse.types import (
+    NotATime,
     Preferences,
     Question,
     Reading,
@@ -237,7 +238,7 @@ def _day_and_clock(words: str, asked: Question, home: Zone) -> Reading:
             )
         refuse_expression(asked.text, f"{hour} alone is not a time of day", f"{hour}:00")
     if span is None and (span := read_day(day, asked)) is None:
-        raise UsageError(
+        raise NotATime(
             f"cannot read {asked.text!r} as a time: write {_EXAMPLES}; for another language than "
             "English say which, such as language de"
         )

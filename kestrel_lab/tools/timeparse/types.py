@@ -112,6 +112,10 @@ def calendar_day(year: int, month: int, day: int) -> date:
         raise UsageError(msg) from None
 
 
+class NotATime(UsageError):
+    """A text that no reading makes a time; one that could mean several times is another `UsageError`."""
+
+
 def refuse_expression(text: str, why: str, instead: str) -> NoReturn:
     """Raise the `UsageError` of an expression that must not be guessed."""
     raise UsageError(f"cannot tell what {text!r} means: {full_stop(why)} Write {instead}")
