@@ -17,6 +17,17 @@ STEPS = "steps"
 """In a condition: how the steps went that are waited for, `steps.NAME.ok`, `.skipped` and `.answer`."""
 
 
+def check_model_name(model: object, whose: str) -> None:
+    """Raise `UsageError` for a model that is an object: plans are stored, and only name their models."""
+    if isinstance(model, str):
+        return
+    name = str(getattr(model, "name", "mine"))
+    raise UsageError(
+        f"{whose} has a model object, {name!r}: a plan is stored in the log, which has names of models only. "
+        f"Give the object to the lab under a name, Lab(models={{{name!r}: OBJECT}}), and that name to {whose}"
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentSettings:
     """How an agent works: what steps, `LLMAgent` and agent files say of it.
@@ -106,6 +117,7 @@ class Step(Work):
 
     def __post_init__(self) -> None:
         self._check_work()
+        check_model_name(self.model, f"step {self.id!r}")
         for name in _MANY:
             value = getattr(self, name)
             if isinstance(value, str):

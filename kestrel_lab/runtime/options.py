@@ -18,7 +18,6 @@ from typing import (
     Final,
     ForwardRef,
     ParamSpec,
-    Protocol,
     TypeAlias,
     TypedDict,
     TypeVar,
@@ -35,7 +34,7 @@ from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.messages import ImagePart, ModelParams
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Middleware, Model
-from kestrel_lab.core.run_types import Limits
+from kestrel_lab.core.run_types import Limits, RunReference
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.middleware.cache import cache_mode
 from kestrel_lab.permissions.policy import Policy
@@ -65,12 +64,6 @@ RunListener: TypeAlias = "Callable[[Any, Event], None]"
 P = ParamSpec("P")
 T = TypeVar("T")
 Table = TypeVar("Table")
-
-
-class FollowableRun(Protocol):
-    """A run whose conversation another one can go on with."""
-
-    id: str
 
 
 # Readers make the value of what a file, a variable, a command line or a caller says. They raise `ValueError`.
@@ -470,7 +463,7 @@ class RunOptions(ResumeOptions, _LabAndRun, total=False):
         ),
     ]
     follow: Annotated[
-        str | FollowableRun | None,
+        RunReference | None,
         Opt(
             None,
             "go on with the conversation of this run; a notebook does so with the last one",

@@ -30,7 +30,14 @@ from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.protocols import Approver, Model
-from kestrel_lab.core.run_types import FilledGoal, Limits, RunStatus, new_run_id
+from kestrel_lab.core.run_types import (
+    FilledGoal,
+    Limits,
+    RunReference,
+    RunStatus,
+    new_run_id,
+    run_id_of,
+)
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.connection import process_name
@@ -70,7 +77,6 @@ from kestrel_lab.runtime.operations.verify_plan import (
     with_verification,
 )
 from kestrel_lab.runtime.options import (
-    FollowableRun,
     LabOptions,
     ResumeOptions,
     RunOptions,
@@ -100,10 +106,6 @@ from kestrel_lab.tools.tool import Toolbox
 if TYPE_CHECKING:
     from kestrel_lab.answers.output_types import OutputForm
     from kestrel_lab.runtime.services import Services
-
-
-def _id_of(run: str | FollowableRun) -> str:
-    return run if isinstance(run, str) else run.id
 
 
 def _folder_of(workspace: str, copy: Mapping[str, Json]) -> str:
@@ -194,7 +196,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
         scenario=options["scenario"],
         package=__version__,
         plan={} if plan is None else plan.as_json(),
-        follows="" if follow is None else _id_of(follow),
+        follows="" if follow is None else run_id_of(follow),
         earlier=earlier,
         output={} if output is None else output.schema,
         guidance=texts.entries(system),
@@ -288,12 +290,12 @@ def _known_tools(
 
 
 def _following(
-    lab: Services, follow: str | FollowableRun, options: StartOptions
+    lab: Services, follow: RunReference, options: StartOptions
 ) -> tuple[StartOptions, dict[str, Json], RunStarted]:
     """Return the options of a run that follows another, with that run's own where none are given, what it
     takes over, and how that began.
     """
-    began, earlier = inherited_history(lab.store, _id_of(follow), partial(_flow_of, lab))
+    began, earlier = inherited_history(lab.store, run_id_of(follow), partial(_flow_of, lab))
     tools, rules = options.get("tools"), options.get("rules")
     given: StartOptions = {
         **options,
@@ -336,14 +338,14 @@ def _flow_of(lab: Services, tool: str) -> Flow:
 
 def resume(
     lab: Services,
-    run_id: str,
+    reference: RunReference,
     *,
     take_over: bool = False,
     output: type[T] | OutputForm | None = None,
     **given: Unpack[ResumeOptions],
 ) -> Run[T]:
     """Go on with a run where its log ends, on the running event loop; returns at once. See `Lab.resume`."""
-    options, store = started_with(given, output), lab.store
+    run_id, options, store = run_id_of(reference), started_with(given, output), lab.store
     store.flush()
     row = store.run(run_id)
     known = lab.history.live.get(run_id)
@@ -378,7 +380,7 @@ def resume(
 
 def fork(
     lab: Services,
-    run_id: str,
+    reference: RunReference,
     *,
     at: int | None = None,
     answer: str | None = None,
@@ -396,7 +398,7 @@ def fork(
     with it, where its own may be gone, as that of a trial is. `kept` are options that the parent was given
     and no log has: `ports`, `resolve` and `containment`. With a `scenario` it counts as a run of a suite.
     """
-    options, store = started_with(given, output), lab.store
+    run_id, options, store = run_id_of(reference), started_with(given, output), lab.store
     store.flush()
     store.run(run_id)
     branch = branch_of(run_id, records_to_fork(store, run_id, at), at, answer=answer, result=result)
