@@ -30,6 +30,7 @@ from kestrel_lab.runtime.approvals.undo import undo_calls
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.conversation import conversation_runs
 from kestrel_lab.runtime.diff import RunDiff, diff_runs
+from kestrel_lab.runtime.execution.artifacts import plan_with_results
 from kestrel_lab.runtime.forks.run_files import RunFiles
 from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.resume import damage_error
@@ -216,8 +217,10 @@ class Run(Generic[T]):
 
     @property
     def plan(self) -> Plan:
-        """The steps it follows; one of an agent when no plan was given."""
-        return self._state.planned
+        """The steps it follows, one of an agent when no plan was given, with the `artifacts` that they have
+        made so far and the `acceptance_criteria` that were given or proposed.
+        """
+        return plan_with_results(self._state)
 
     @property
     def report(self) -> Report:

@@ -104,6 +104,22 @@ async def work_on_step(step: Step, ctx: RunContext, approvals: RunApprovals) -> 
             raise  # prose is read sentence by sentence; claims in another form are not prose
 
 
+def _may_be_repaired(step: Step, error: RunError, kind: FailureClass) -> bool:
+    """Return whether an agent may put a failed step right, and can.
+
+    What a person or a rule denied is not done by other means, and a limit leaves nothing to repair with. A
+    call that failed can be replaced by another way. An agent that failed can be followed by another one,
+    unless its model cannot be asked at all.
+    """
+    if kind == "budget":
+        return False
+    if isinstance(error, ToolError):
+        return error.problem is not None and error.problem.kind != "denied"
+    if step.tool:
+        return True
+    return kind == "logic" and not (isinstance(error, ModelError) and error.caller)
+
+
 @dataclass(slots=True, eq=False)
 class StepRunner:
     """Does the work of the steps of one run, or goes on with it where the log ends.
@@ -198,7 +214,7 @@ class StepRunner:
         wait = self._ctx.given.ports.budget.wait(error, conversation.attempt - conversation.earlier)
         if not self._may_repeat(step, conversation, kind, wait):
             self._checkpoint(step, "failed", conversation, kind, str(error))
-            if kind == "logic" and (repaired := self.repair(step, error)) is not None:
+            if (repaired := self.repair(step, error, kind)) is not None:
                 await self._ctx.on_disk()
                 return repaired
             raise ended_stage(kind, conversation.attempt - conversation.earlier, error)
@@ -241,19 +257,11 @@ class StepRunner:
         if self._ctx.state.checkpoints.get(step.id) != row:
             self._ctx.emit(row)
 
-    def repair(self, step: Step, error: RunError) -> Outcome | None:
+    def repair(self, step: Step, error: RunError, kind: FailureClass) -> Outcome | None:
         """Return the outcome of a step that failed and grows an agent's step to put it right; `None` where
         that may not be, or would not help.
-
-        What a person or a rule denied is not done by other means, and a model that fails cannot put anything
-        right.
         """
-        denied = isinstance(error, ToolError) and (error.problem is None or error.problem.kind == "denied")
-        if (
-            step.repairs < 1
-            or denied
-            or (isinstance(error, ModelError) and not isinstance(error, UnusableAnswer))
-        ):
+        if step.repairs < 1 or not _may_be_repaired(step, error, kind):
             return None
         first, _, number = step.id.partition("/repair#")
         text = "" if step.tool else self._ctx.state.conversation(step.id).text

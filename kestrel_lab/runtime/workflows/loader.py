@@ -164,4 +164,6 @@ def plan_for(
         return load_plan(given, goal, inputs)
     if inputs:
         raise UsageError(f"inputs ({', '.join(inputs)}) are for workflows: name one as the plan")
-    return given if given is None or isinstance(given, Plan) else given.plan(goal)
+    if isinstance(given, Plan):
+        return given.without_results()
+    return None if given is None else given.plan(goal)
