@@ -168,17 +168,15 @@ def _resolve_name(
         if not spec:
             return provider, _default_of(provider, env)
         if slash and prefix == provider:
-            return provider, name
-        chosen = provider_of(provider)
-        if slash and chosen and not chosen.gateway and not api_base and _is_listed(prefix):
-            raise UsageError(
-                f"the provider is {provider!r} (from the argument or MODEL_PROVIDER), "
-                f"but the model {spec!r} names {prefix!r}: leave one of them out"
-            )
+            return provider, name or _default_of(provider, env)
+        _refuse_other_provider(provider, spec, api_base)
         return provider, spec
     if slash and (_is_listed(prefix) or not api_base):
         _check_provider(prefix, spec)
-        return prefix, name
+        _refuse_other_provider(
+            prefix, name, api_base or env.get("OPENAI_BASE_URL") or env.get("OPENAI_API_BASE")
+        )
+        return prefix, name or _default_of(prefix, env)
     if not spec:
         raise UsageError("an address of a server was given, but no model: name one that it serves")
     if api_base:
@@ -191,6 +189,19 @@ def _resolve_name(
         f"MODEL_PROVIDER ({hint})"
     )
     raise UsageError(msg)
+
+
+def _refuse_other_provider(provider: str, model: str, address: str | None) -> None:
+    """Raise `UsageError` for a model that names another provider than the one that was chosen. A gateway, and
+    a server of one's own, may call its models so.
+    """
+    prefix, slash, _ = model.partition("/")
+    chosen = provider_of(provider)
+    if slash and chosen and not chosen.gateway and not address and _is_listed(prefix):
+        raise UsageError(
+            f"the provider is {provider!r} (named beside the model, or by MODEL_PROVIDER), "
+            f"but the model {model!r} names {prefix!r}: leave one of them out"
+        )
 
 
 def _is_listed(prefix: str) -> bool:

@@ -91,7 +91,7 @@ from kestrel_lab.runtime.resume import check_whole, resume_point
 from kestrel_lab.runtime.run import Run, interrupt_run, is_working
 from kestrel_lab.runtime.security import containment as contain
 from kestrel_lab.runtime.security.tool_declarations import with_declarations
-from kestrel_lab.runtime.workflows.loader import plan_for
+from kestrel_lab.runtime.workflows.loader import plan_for, workflow_servers
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.kernel.cells import GROUP as CELL_TOOLS
@@ -139,6 +139,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
         options, earlier, began = _following(lab, follow, options)
     rules = read_rulebook(options.get("rules"))
     plan, output, citations = _plan_of(options, goal, usual)
+    _add_servers_of_workflow(lab, options.get("plan"))
     steps = () if plan is None else all_steps(plan.steps)
     given = _given_anew(lab, options, rules, output, look=citations[0] != "off")
     place, model = given.workspace, given.model
@@ -210,6 +211,23 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
     ctx.equip = registry.equipping(ctx, late, options.get("tools"), steps)
     missing = missing_servers(lab.mcp, but=late) if options.get("tools") is None and lab.mcp.servers else ()
     return _launch(lab, ctx, plan or Plan.single(goal), opening=(started, *past), missing=missing)
+
+
+def _add_servers_of_workflow(lab: Services, plan: object) -> None:
+    """Add the MCP servers that a workflow file names to those of the lab; raises `UsageError` for one that
+    nobody has approved.
+    """
+    if not isinstance(plan, str | Path):
+        return
+    servers = workflow_servers(plan)
+    lab.mcp.add(servers)
+    for server in servers:
+        if lab.mcp.approvals.tools(server) is None:
+            raise UsageError(
+                f"MCP server {server.name!r} of {server.source} is not approved: kestrel mcp check "
+                f"{server.name} --plan {plan} shows it, kestrel mcp approve {server.name} --plan {plan} "
+                "allows it"
+            )
 
 
 def _past_events(

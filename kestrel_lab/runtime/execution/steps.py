@@ -10,7 +10,13 @@ from kestrel_lab.answers.claim_markdown import asks_for_claims
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem
 from kestrel_lab.core.errors import START_STEP, ModelError, RunError, ToolError, UsageError, did_you_mean
-from kestrel_lab.core.events.union import StageFinished, StageStarted, StepRetried, StepStarted
+from kestrel_lab.core.events.union import (
+    BudgetWarned,
+    StageFinished,
+    StageStarted,
+    StepRetried,
+    StepStarted,
+)
 from kestrel_lab.core.json_types import Json, content_key, readable, values_in
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.plan import Plan, Step
@@ -51,7 +57,8 @@ def check_steps(
     resolve: Callable[[str], Model],
 ) -> None:
     """Raise `UsageError` for a step whose tool, operation or model does not exist or whose arguments do not
-    fit its tool.
+    fit its tool. An agent that names a tool which does not exist goes on without it: see
+    `warn_of_missing_tools`.
 
     Arguments that stand for artifacts are looked at when the step runs, all others of the step with them.
     """
@@ -64,13 +71,23 @@ def check_steps(
                 raise UsageError(
                     f"there is no operation {step.operation!r}; {did_you_mean(step.operation, operations)}"
                 )
-            toolbox.only(step.tools or ())
+            if step.operation:
+                toolbox.only(step.tools or ())
             if step.model:
                 resolve(step.model)
         except (UsageError, ToolArgumentsError) as error:
             raise UsageError(
                 f"{f'stage {step.stage!r}, ' if step.stage else ''}step {step.id!r}: {error}"
             ) from error
+
+
+def warn_of_missing_tools(step: Step, ctx: RunContext) -> None:
+    """Record a warning for each tool that the agent of `step` names and that the run does not have."""
+    for name in step.tools or ():
+        if step.goal and name not in ctx.toolbox:
+            nearest = did_you_mean(name, ctx.toolbox.names)
+            message = f"agent {step.id!r} works without the tool {name!r}, which does not exist: {nearest}"
+            ctx.emit(BudgetWarned(limit="tools", message=message))
 
 
 def steps_without(servers: Collection[str], steps: Iterable[Step]) -> list[Step]:
@@ -155,6 +172,7 @@ class StepRunner:
         ctx, inputs = self._ctx, self.inputs(step)
         if not self._wanted(step, inputs):
             return Outcome(skipped=True)
+        warn_of_missing_tools(step, ctx)
         model = ctx.model_of(step)
         goal = step.goal
         ctx.emit(
