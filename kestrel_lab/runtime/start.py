@@ -97,7 +97,7 @@ from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.kernel.cells import GROUP as CELL_TOOLS
 from kestrel_lab.tools.kernel.kernel_tools import GROUP as KERNEL_TOOLS
 from kestrel_lab.tools.kernel.live_kernel import live_shell
-from kestrel_lab.tools.macros import MacroRegistry, offer_macros
+from kestrel_lab.tools.macros import MacroRegistry, offer_macros, offered_macros
 from kestrel_lab.tools.sandbox.select import choose_level, is_tested
 from kestrel_lab.tools.skills import LOAD_SKILL, Skill, find_skills, with_skills
 from kestrel_lab.tools.timeparse.session_time import session_time
@@ -177,6 +177,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
         met.line,
         citation_instructions(*citations, toolbox),
         texts.prompt,
+        offered_macros(toolbox),
     )
     given = replace(given, options=options, skills=texts.skills)
     ctx = _context(lab, new_run_id(), given, RunState(private_copy=copy), (toolbox, growth))
