@@ -68,6 +68,8 @@ def _reply(asked: dict[str, Any], otherwise: Reply) -> Reply:
         return Reply(text=GRADE)
     if goal.startswith("Make a plan"):
         return Reply(text=_plan_for(goal))
+    if "choose who does" in goal:
+        return Reply(text=json.dumps({"route": "talk", "reason": "a question", "confidence": 0.9}))
     script = next((said for begin, said in SCRIPTS.items() if begin in goal[:400]), None)
     if script is None:
         return otherwise

@@ -124,7 +124,7 @@ PREPARED: Final[dict[str, Prepare]] = {
 NOT_RUN: Final = {
     "eval view": "serves until somebody stops it: tests/evals/stored",
     "acp": "serves an editor: tests/server",
-    "mcp ": "needs a server of one's own: tests/runtime/mcp",
+    "mcp ": "needs a server of one's own: tests/runtime/mcp and tests/runtime/workflows",
     'run "When is noon': "needs a server of one's own: tests/runtime/mcp",
     "eval push": "needs PostgreSQL: tests/evals/shared",
     "eval pull": "needs PostgreSQL: tests/evals/shared",
@@ -161,6 +161,7 @@ NOT_RUN: Final = {
     "eval compare evals/sums.yaml main HEAD --from-divergence": "needs recordings: tests/evals/blame",
     "eval compare evals/sums.yaml main HEAD --budget 360trials --matters": "makes hundreds of trials",
     "eval compare evals/sums.yaml small planned --arms": "makes hundreds of trials",
+    "eval run evals/sums.yaml --cluster": "needs a cluster: test_cluster_page.py",
     "eval clusters": "needs trials that failed: tests/evals/reports",
     "eval ablate": "makes hundreds of trials: tests/evals/studies",
 }
