@@ -28,7 +28,11 @@ __all__ = ["project", "repository"]  # fixtures
 
 SUITES = [block for block in BLOCKS if block.kind == "yaml" and "scenarios:" in block.text]
 WORKFLOWS = [
-    block for block in BLOCKS if block.kind == "yaml" and re.search(r"^kind: ", block.text, re.MULTILINE)
+    block
+    for block in BLOCKS
+    if block.kind == "yaml"
+    and re.search(r"^kind: ", block.text, re.MULTILINE)
+    and "mcp_servers:" not in block.text  # needs a server of one's own: tests/runtime/workflows
 ]
 OTHER_PROGRAMS: Final = {"docs/howto/runners.md": "ours"}
 """Pages whose suite also has agents that are other programs, and the configuration that is not."""
