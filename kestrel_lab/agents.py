@@ -30,7 +30,7 @@ from kestrel_lab.core.plan_shapes import (
     plan_step,
     router_plan,
 )
-from kestrel_lab.core.step import AgentSettings, Step
+from kestrel_lab.core.step import AgentSettings, Step, check_model_name
 
 GOAL = "goal"
 """The name of the artifact that holds the goal of a run."""
@@ -65,6 +65,7 @@ class LLMAgent(AgentSettings, Named):
         output = OutputType.of(self.output)
         if output is not None and self.schema is not None:
             raise UsageError(f"agent {self.name!r} has a schema and an output: leave out one of them")
+        check_model_name(self.model, f"agent {self.name!r}")
         # A text is a sequence, too: its letters would be taken for tools.
         if isinstance(self.tools, str):
             raise UsageError(f"tools of agent {self.name!r} must be a list, not the text {self.tools!r}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver, Model
+from kestrel_lab.core.run_types import RunReference
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.evals.options import CompareOptions, EvalOptions
 from kestrel_lab.host.homes import moved_notice
@@ -221,7 +222,7 @@ class Lab(Services):
     @takes_options(ResumeOptions)
     async def resume(
         self,
-        run_id: str,
+        run: RunReference,
         *,
         take_over: bool = False,
         output: type[T] | OutputForm | None = None,
@@ -248,14 +249,14 @@ class Lab(Services):
 
         def begin(approver: Approver | None) -> Run[T]:
             given: ResumeOptions = {**options, "approver": approver}
-            return resume(self, run_id, take_over=take_over, output=output, **given)
+            return resume(self, run, take_over=take_over, output=output, **given)
 
         return await watched(self, begin, options.get("approver"))
 
     @takes_options(ResumeOptions)
     async def fork(
         self,
-        run_id: str,
+        run: RunReference,
         *,
         at: int | None = None,
         answer: str | None = None,
@@ -273,7 +274,7 @@ class Lab(Services):
         that was open at `at` is asked again; a tool call that had begun is handled as by `resume`.
 
         Args:
-            run_id: The run to fork.
+            run: The run to fork.
             at: The last event shared, any before the run's end; by default its last `model_called`, or with
                 `result` its last `tool_called`. A model that was being asked there is asked again.
             answer: The answer of the model called at `at`, in place of its own.
@@ -292,7 +293,7 @@ class Lab(Services):
         def begin(approver: Approver | None) -> Run[T]:
             given: ResumeOptions = {**options, "approver": approver}
             return fork(
-                self, run_id, at=at, answer=answer, result=result, in_place=in_place, output=output, **given
+                self, run, at=at, answer=answer, result=result, in_place=in_place, output=output, **given
             )
 
         return await watched(self, begin, options.get("approver"))
@@ -306,9 +307,9 @@ class Lab(Services):
 
         return Chat(self.start, self.run, options)
 
-    def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:
+    def get(self, run: RunReference, *, output: type[T] | OutputForm | None = None) -> Run[T]:
         """Return a run of this log; see `RunHistory.get`."""
-        return self.history.get(run_id, output=output)
+        return self.history.get(run, output=output)
 
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """Return the newest runs first, one row each, indexed by id; with those of suites if `trials`."""
@@ -334,7 +335,7 @@ class Lab(Services):
 
         return find_runs(self.store, query, limit=limit, after=after, wait=wait, **filters)
 
-    def diff(self, a: str, b: str) -> RunDiff:
+    def diff(self, a: RunReference, b: RunReference) -> RunDiff:
         """Return where two runs of this log differ first, forks of each other or not; raises `UsageError` for
         an unknown id.
         """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab import GraphAgent, LLMAgent, Plan, ReActAgent, Step, UsageError
-from kestrel_lab.agents import Council, Ensemble, Escalation, Router
+from kestrel_lab.agents import Council, Ensemble, Escalation, MakesPlan, Router, SearchAgent
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.lab import Lab
@@ -131,3 +131,28 @@ def test_agents_may_be_given_as_a_list(kind: type[Ensemble] | type[Router] | typ
         kind("all", [ann, ann]).plan("go")
     with pytest.raises(UsageError, match="only agents have names"):
         kind("all", [ann, Council("c", [ann, bob])]).plan("go")  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        LLMAgent("critic", model=ScriptedModel(["no"])),  # type: ignore[arg-type]
+        ReActAgent("critic", model=ScriptedModel(["no"])),  # type: ignore[arg-type]
+        LLMAgent("lead", team=[LLMAgent("critic", model=ScriptedModel(["no"]))]),  # type: ignore[arg-type]
+        Router("r", [LLMAgent("critic", model=ScriptedModel(["no"])), LLMAgent("b")]),  # type: ignore[arg-type]
+        Council("c", [LLMAgent("critic", model=ScriptedModel(["no"])), LLMAgent("b")]),  # type: ignore[arg-type]
+        SearchAgent("critic", model=ScriptedModel(["no"])),  # type: ignore[arg-type]
+    ],
+    ids=["agent", "react", "team", "router", "council", "search"],
+)
+def test_a_model_object_in_a_plan_is_refused(agent: MakesPlan, session: Lab, workspace: Path) -> None:
+    """A plan names its models: the error has the agent and the way to give it an object, which works."""
+    with pytest.raises(UsageError, match=r"critic.*has a model object.*Lab\(models=\{'scripted': OBJECT\}"):
+        asyncio.run(session.run("Judge", plan=agent, workspace=workspace))
+
+
+def test_an_agent_uses_a_model_object_that_its_lab_has(tmp_path: Path) -> None:
+    """The way that the error shows: the object is the lab's, the agent has its name."""
+    with Lab(tmp_path / "home", models={"mine": ScriptedModel(["fine"])}) as lab:
+        run = lab.run_sync("Judge", plan=LLMAgent("critic", model="mine"), workspace=tmp_path, model="none")
+    assert run.answer == "fine"

@@ -1,6 +1,7 @@
 """The intent of a goal: a question, a change of code, an explanation, research, or a plan.
 
-Rules decide; a model may be asked when they are unsure.
+A model decides where there is one, in any language. Rules, which know English, decide without one and where
+its answer cannot be used.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ from typing import Final, Literal, get_args
 
 Intent = Literal["question", "edit", "explanation", "research", "plan"]
 INTENTS: Final[tuple[Intent, ...]] = get_args(Intent)
-UNSURE: Final = 0.6
-"""Below this share of all that speaks for any intent a second opinion is worth its price."""
 _LONG: Final = 25
 """Words."""
-Second = Callable[[str], Awaitable[str]]
+AskModel = Callable[[str], Awaitable[str]]
 """Asks a model a question; its answer is text."""
 
 _EDIT: Final = (
@@ -160,13 +159,14 @@ _RULES: Final[tuple[tuple[Intent, float, str], ...]] = (
     ),
 )
 _QUESTION: Final = """\
-What does this goal ask an assistant for?
+What does this goal ask an assistant for, in whatever language it is?
 
 {goal}
 
 Answer with one word: question (a fact), edit (a change of files), explanation (how or why something works), \
 research (several sources \
-compared), plan (steps that somebody is to carry out later)."""
+compared), plan (steps that somebody is to carry out later). A goal that asks a question and for a plan is a \
+plan; one whose plan is to be carried out at once is an edit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,12 +175,12 @@ class IntentGuess:
 
     intent: Intent
     share: float
-    """Share of all evidence that supports this intent, from 0 to 1.
+    """Share of all evidence that supports this intent, from 0 to 1; 1 where a model decided.
 
     A weight of rules, not a probability.
     """
     by: str = "rules"
-    """`rules`, or `model` if a model decided what the rules left open."""
+    """`rules` or `model`."""
 
 
 @cache
@@ -211,11 +211,13 @@ def guess_intent(goal: str) -> IntentGuess:
     return IntentGuess(intent=best, share=votes[best] / votes.total())
 
 
-async def decide_intent(goal: str, second: Second | None = None) -> IntentGuess:
-    """Return `guess_intent`, or, if that is unsure, the intent that `second` returns."""
-    first = guess_intent(goal)
-    if second is None or first.share >= UNSURE:
-        return first
-    said = (await second(_QUESTION.format(goal=goal[:4000]))).lower()
-    named = [intent for intent in INTENTS if re.search(rf"\b{intent}\b", said)]
-    return IntentGuess(intent=named[0], share=first.share, by="model") if len(named) == 1 else first
+async def decide_intent(goal: str, ask_model: AskModel | None = None) -> IntentGuess:
+    """Return the intent that a model names, else that of `guess_intent`: where there is no model, or its
+    answer names none or several.
+    """
+    by_rules = guess_intent(goal)
+    if ask_model is None:
+        return by_rules
+    answer = (await ask_model(_QUESTION.format(goal=goal[:4000]))).lower()
+    named = [intent for intent in INTENTS if re.search(rf"\b{intent}\b", answer)]
+    return IntentGuess(intent=named[0], share=1.0, by="model") if len(named) == 1 else by_rules

@@ -7,13 +7,13 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from kestrel_lab.checks.trajectory import MadeCall, is_wanted, made_calls
+from kestrel_lab.checks.trajectory import MadeCall, is_wanted, made_calls, missing_tool
 from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.events.tool_kinds import KINDS, ToolKind
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.protocols import Trial, TrialStart
 from kestrel_lab.core.scores import ADDED_LATER, LogCheck, Score
 from kestrel_lab.core.usage import working_time
 
@@ -62,6 +62,10 @@ class ToolUsed(ToolCheck):
     def label(self) -> str:
         """The check in words."""
         return f"{self.what} used"
+
+    def out_of_reach(self, start: TrialStart) -> str:
+        """Return that the agent is not offered the tool, where it is not."""
+        return missing_tool(start, self.name, self.kind)
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass on one call without an error; a cached answer counts."""

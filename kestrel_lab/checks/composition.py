@@ -4,13 +4,13 @@ and a threshold of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kestrel_lab.checks.python_function import judge
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.protocols import Check, Trial
+from kestrel_lab.core.protocols import Check, Trial, TrialStart
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score, weighted_value
 
@@ -37,6 +37,11 @@ class AnyOf:
     def label(self) -> str:
         """The check in words."""
         return one_line(f"any of: {'; '.join(check.label for check in self.checks)}", _LABEL)
+
+    def out_of_reach(self, start: TrialStart) -> str:
+        """Return why no agent can pass any of the checks."""
+        reasons = [out_of_reach(check, start) for check in self.checks]
+        return "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when one passes; `value` is the best of their values."""
@@ -65,6 +70,10 @@ class AllOf(AnyOf):
     def label(self) -> str:
         """The check in words."""
         return one_line(f"all of: {'; '.join(check.label for check in self.checks)}", _LABEL)
+
+    def out_of_reach(self, start: TrialStart) -> str:
+        """Return why no agent can pass all of the checks."""
+        return "; ".join(dict.fromkeys(filter(None, (out_of_reach(check, start) for check in self.checks))))
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when all pass; `value` is the mean of their values by their weights."""
@@ -130,6 +139,12 @@ class NamedCheck:
         """The name and the check in words."""
         return f"{self.name}: {self.inner.label}" if self.name else self.inner.label
 
+    def out_of_reach(self, start: TrialStart) -> str:
+        """Return why no agent can pass the check; one that decides nothing, or that a share of its
+        value passes, is left open.
+        """
+        return "" if not self.weight or self.at_least is not None else out_of_reach(self.inner, start)
+
     async def __call__(self, trial: Trial) -> Score:
         """Return the score of the check, with this name and weight."""
         score = await judge(self.inner, trial)
@@ -163,6 +178,12 @@ def each_check(checks: Iterable[Check]) -> Iterator[Check]:
 def is_single(check: Check) -> bool:
     """Return whether a check is not made of others."""
     return not isinstance(check, AnyOf | Not | NamedCheck)
+
+
+def out_of_reach(check: Check, start: TrialStart) -> str:
+    """Return why no agent can pass a check in a trial that begins so, as far as the check itself says."""
+    declared: Callable[[TrialStart], str] | None = getattr(check, "out_of_reach", None)
+    return "" if declared is None else declared(start)
 
 
 def needs_of(checks: Iterable[Check]) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.protocols import Trial, TrialStart
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
 from kestrel_lab.host.log_files import open_no_log
+
+_NEEDS_CHANGE: Final = "it takes a tool that can change files"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +37,13 @@ class FileContains:
         passed = not problem and self._fits(content)
         reason = problem or f"it holds {one_line(content, 120)!r}"
         return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else reason)
+
+    def out_of_reach(self, start: TrialStart) -> str:
+        """Return why no agent can pass it: the file is not like that, and no tool can change it."""
+        if start.files is None or _can_change_files(start):
+            return ""
+        content = start.files.get(self.path)
+        return "" if content is not None and self._fits(content) else _NEEDS_CHANGE
 
     def _fits(self, content: str) -> bool:
         return self.text in content
@@ -68,6 +78,12 @@ class FileAbsent:
         """The check in words."""
         return f"{self.path} is absent"
 
+    def out_of_reach(self, start: TrialStart) -> str:
+        """Return why no agent can pass it: the file is there, and no tool can remove it."""
+        if start.files is None or _can_change_files(start):
+            return ""
+        return _NEEDS_CHANGE if self.path in start.files else ""
+
     async def __call__(self, trial: Trial) -> Score:
         """Pass when there is neither file, folder nor link."""
         place = trial.workspace / self.path
@@ -78,6 +94,11 @@ class FileAbsent:
             value=float(passed),
             reason="" if passed else f"{self.path} is there",
         )
+
+
+def _can_change_files(start: TrialStart) -> bool:
+    """Return whether the agent is offered a tool that may change files: any that has an effect."""
+    return any(effect != "pure" for effect in start.tools.values())
 
 
 def require_inside(path: str) -> None:

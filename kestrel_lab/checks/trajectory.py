@@ -10,7 +10,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.tool_kinds import KINDS, tool_kind
 from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.protocols import Trial, TrialStart
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import LogCheck, Score
 
@@ -61,6 +61,16 @@ def is_wanted(call: MadeCall, name: str, kind: str = "") -> bool:
     return call.tool == name if name else tool_kind(call.tool, call.args) == kind
 
 
+def missing_tool(start: TrialStart, name: str, kind: str = "") -> str:
+    """Return the need for a tool of this name, or of this kind, where the agent is offered none; else an
+    empty text.
+    """
+    if name:
+        return "" if name in start.tools else f"it takes the tool {name!r}"
+    offered = any(tool_kind(tool) == kind for tool in start.tools)
+    return "" if offered else f"it takes a tool of the kind {kind!r}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolsInOrder(LogCheck):
     """The tools were called with success one after the other; other calls may be between.
@@ -81,6 +91,10 @@ class ToolsInOrder(LogCheck):
     def label(self) -> str:
         """The check in words."""
         return f"{', then '.join(_tool_text(name) for name in self.names)}"
+
+    def out_of_reach(self, start: TrialStart) -> str:
+        """Return which of the tools the agent is not offered."""
+        return _missing_tools(start, self.names, "tools_in_order")
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when all are there in this order; `value` is the share that is, up to the first that is
@@ -140,6 +154,14 @@ class TrajectoryMatch(LogCheck):
             f"{one_line(', '.join(map(_tool_text, self.calls)), 60)}"
         )
 
+    def out_of_reach(self, start: TrialStart) -> str:
+        """Return which of the calls needs a tool that the agent is not offered, where all of them are asked
+        for.
+        """
+        if self.at_least < 1 or self.mode == "precision":
+            return ""
+        return _missing_tools(start, self.calls)
+
     async def __call__(self, trial: Trial) -> Score:
         """Pass when enough agrees."""
         made = made_calls(trial.records)
@@ -182,6 +204,13 @@ def _read_expected(call: object, check: str = "trajectory_match") -> tuple[str, 
         f"{check}: a call is a tool's name, {{tool: …, args: {{…}}}} or {{kind: {'|'.join(KINDS)}}}, not "
         f"{one_line(repr(call))}"
     )
+
+
+def _missing_tools(start: TrialStart, calls: Iterable[object], check: str = "trajectory_match") -> str:
+    """Return the needs of expected calls for tools that the agent is not offered."""
+    expected = [_read_expected(call, check) for call in calls]
+    missing = dict.fromkeys(missing_tool(start, name, kind) for name, kind, _ in expected)
+    return ", and ".join(filter(None, missing))
 
 
 def _tool_text(call: object) -> str:

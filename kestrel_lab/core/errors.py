@@ -110,6 +110,9 @@ class StorageFull(StoreError):
 class RunError(KestrelError):
     """A failure that belongs to one run."""
 
+    failed_steps: tuple[str, ...] = ()
+    """The steps whose failure ended a plan of several steps, in the order of the plan."""
+
 
 class ModelError(RunError):
     """A call to a model failed."""

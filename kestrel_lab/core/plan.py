@@ -60,9 +60,11 @@ class Plan:
 
     steps: tuple[Step, ...]
     artifacts: dict[str, Json] = field(default_factory=dict)
-    """Artifacts that exist before the first step."""
+    """Artifacts that exist before the first step; in `Run.plan` also what its steps made."""
     acceptance_criteria: tuple[str, ...] = ()
     """What the answer must meet: the operations `plan` and `verify` hold it to these."""
+    _given: dict[str, Json] | None = field(default=None, init=False, repr=False, compare=False)
+    """The artifacts before the first step, in a plan whose `artifacts` have what its steps made, too."""
     _growth: Mapping[str, tuple[str, ...]] | None = field(default=None, init=False, repr=False, compare=False)
     """What `growth` found."""
     _waits: dict[str, tuple[str, ...]] | None = field(default=None, init=False, repr=False, compare=False)
@@ -92,6 +94,25 @@ class Plan:
         if not nx.is_directed_acyclic_graph(graph):
             cycle = " → ".join(edge[0] for edge in nx.find_cycle(graph))
             raise UsageError(f"steps wait for each other in a circle: {cycle}")
+
+    @property
+    def given(self) -> Mapping[str, Json]:
+        """The artifacts that exist before the first step."""
+        return self.artifacts if self._given is None else self._given
+
+    def with_results(self, made: Mapping[str, Json], criteria: Iterable[str]) -> Plan:
+        """Return the plan with what came of it in a run: in `artifacts` also what its steps made, and the
+        criteria that were proposed while it ran. Its JSON has only the artifacts before the first step.
+        """
+        known = dict.fromkeys((*self.acceptance_criteria, *criteria))
+        plan = replace(self, artifacts=dict(self.given), acceptance_criteria=tuple(known))
+        object.__setattr__(plan, "_given", plan.artifacts)
+        object.__setattr__(plan, "artifacts", {**plan.artifacts, **made})
+        return plan
+
+    def without_results(self) -> Plan:
+        """Return the plan as it was before a run, to be carried out again."""
+        return self if self._given is None else replace(self, artifacts=self._given)
 
     def needs(self) -> dict[str, tuple[str, ...]]:
         """For each step, the steps it waits for: named ones, producers of its inputs, and what these grew."""
@@ -124,12 +145,12 @@ class Plan:
         place = {other.id: number for number, other in enumerate(self.steps)}
         key = artifact_key(step, name)
         return self._source(
-            step, self._producers().get(key, ()), place, self.growth(), there=key in self.artifacts
+            step, self._producers().get(key, ()), place, self.growth(), there=key in self.given
         )
 
     def grown(self, by: str, steps: Iterable[Step], artifacts: Mapping[str, Json] | None = None) -> Plan:
         """The plan with `steps` added, grown by the step `by`; raises `UsageError` like the constructor."""
-        known = {**self.artifacts, **(artifacts or {})}
+        known = {**self.given, **(artifacts or {})}
         return replace(
             self, steps=(*self.steps, *(replace(step, parent=by) for step in steps)), artifacts=known
         )
@@ -177,12 +198,10 @@ class Plan:
             waits = [step.parent, *step.depends_on] if step.parent else list(step.depends_on)
             for name in step.consumes:
                 key = artifact_key(step, name)
-                source = self._source(
-                    step, producers.get(key, ()), place, growth, there=key in self.artifacts
-                )
+                source = self._source(step, producers.get(key, ()), place, growth, there=key in self.given)
                 if source is not None:
                     waits.append(source)
-                elif key not in self.artifacts:
+                elif key not in self.given:
                     only = f"in a circle: step {step.id!r} consumes {name!r}, which only it produces"
                     raise UsageError(
                         only
@@ -245,7 +264,7 @@ class Plan:
                     pass
                 elif earlier:
                     raise UsageError(f"steps {earlier[0]!r} and {step.id!r} both produce {name!r}")
-                elif key in self.artifacts:
+                elif key in self.given:
                     raise UsageError(
                         f"step {step.id!r} produces {name!r}, which is there before the first step"
                     )
@@ -266,7 +285,7 @@ class Plan:
             for step in self.steps
             for name in ("args", "given", "team")
         ]
-        for whose, value in (("the artifacts", self.artifacts), *own):
+        for whose, value in (("the artifacts", self.given), *own):
             try:
                 if value:
                     dumps(value)
@@ -304,7 +323,7 @@ class Plan:
         steps: list[Json] = [step.as_json() for step in self.steps]
         return {
             "steps": steps,
-            "artifacts": self.artifacts,
+            "artifacts": dict(self.given),
             "acceptance_criteria": list(self.acceptance_criteria),
         }
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kestrel_lab.core.calls import Call, Result
+    from kestrel_lab.core.calls import Call, Effect, Result
     from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, Record, RetrievalStep
     from kestrel_lab.core.json_types import Json
     from kestrel_lab.core.messages import ModelAnswer, ModelRequest
@@ -136,11 +136,24 @@ class Gatherer(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialStart:
+    """What a trial begins with."""
+
+    tools: Mapping[str, Effect]
+    """The effects of the tools that the agent is offered, by their names."""
+    files: Mapping[str, str] | None = None
+    """The texts of the files in its workspace, by path; `None` where they are not known beforehand."""
+
+
 class Check(Protocol):
     """Judges a finished run.
 
     A check may declare in `needs` what it reads besides the trial's goal, answer, records and expectation.
     With `needs = ""` it can judge a stored run again. Without the attribute, it needs the workspace.
+
+    A check that takes certain tools to pass may have a method `out_of_reach(start: TrialStart) -> str`, which
+    returns why no agent can pass it in such a trial, and an empty text where one may.
     """
 
     @property

@@ -6,9 +6,29 @@ import random
 import time
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol, TypeAlias
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
+
+
+class HasRunId(Protocol):
+    """A run that somebody holds."""
+
+    id: str
+
+
+RunReference: TypeAlias = str | HasRunId
+"""A run, given by its id or as the `Run` itself."""
+
+
+def run_id_of(run: RunReference) -> str:
+    """Return the id of a run; raises `UsageError` for what is neither an id nor a run."""
+    run_id = run if isinstance(run, str) else getattr(run, "id", None)
+    if not isinstance(run_id, str):
+        raise UsageError(f"a run is given as a Run or as its id, not as {type(run).__name__} {run!r}")
+    return run_id
+
 
 MAX_TOOL_CALLS_PER_TURN = 5
 """Tool calls of one model turn that are carried out at once; further ones follow in the next batch."""

@@ -17,6 +17,25 @@ STEPS = "steps"
 """In a condition: how the steps went that are waited for, `steps.NAME.ok`, `.skipped` and `.answer`."""
 
 
+def check_model_name(model: object, whose: str) -> None:
+    """Raise `UsageError` for a model that is an object: plans are stored, and only name their models."""
+    if isinstance(model, str):
+        return
+    name = str(getattr(model, "name", "mine"))
+    raise UsageError(
+        f"{whose} has a model object, {name!r}: a plan is stored in the log, which has names of models only. "
+        f"Give the object to the lab under a name, Lab(models={{{name!r}: OBJECT}}), and that name to {whose}"
+    )
+
+
+def model_at(provider: str, model: str) -> str:
+    """Return the name of a model with its provider, `openai/gpt-5`; without a model `openai/`, the usual one
+    of the provider. Of several models, `a > b`, each gets it.
+    """
+    names = (name.strip() for name in model.split(" > "))
+    return " > ".join(name if name.startswith(f"{provider}/") else f"{provider}/{name}" for name in names)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentSettings:
     """How an agent works: what steps, `LLMAgent` and agent files say of it.
@@ -26,6 +45,8 @@ class AgentSettings:
 
     model: str = ""
     """The model of the agent; the run's by default."""
+    provider: str = ""
+    """The provider of the model, whose usual model it is where none is named. A step has both in `model`."""
     instructions: str = ""
     """Added to the system message."""
     tools: Sequence[str] | None = None
@@ -106,6 +127,10 @@ class Step(Work):
 
     def __post_init__(self) -> None:
         self._check_work()
+        check_model_name(self.model, f"step {self.id!r}")
+        if self.provider:
+            object.__setattr__(self, "model", model_at(self.provider, self.model))
+            object.__setattr__(self, "provider", "")
         for name in _MANY:
             value = getattr(self, name)
             if isinstance(value, str):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.core.run_types import RunReference, run_id_of
 from kestrel_lab.evals.options import (
     AblationOptions,
     RerunOptions,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft
     from kestrel_lab.runtime.recomputation import RecomputeResult
-    from kestrel_lab.runtime.run import Run
 
 
 class Arms:
@@ -144,7 +144,7 @@ class Evaluations(Reading, Arms):
     @takes_options(RerunOptions)
     async def blame(
         self,
-        run: str | Run,
+        run: RunReference,
         *,
         each: int = 1,
         change: str | Sequence[str] = (),
@@ -173,7 +173,7 @@ class Evaluations(Reading, Arms):
 
         return await blame_run(
             self._lab,
-            run if isinstance(run, str) else run.id,
+            run_id_of(run),
             self._options(40, how),
             each=each,
             changes=(change,) if isinstance(change, str) else change,
@@ -182,7 +182,7 @@ class Evaluations(Reading, Arms):
         )
 
     @takes_options(RerunOptions)
-    async def shrink(self, run: str | Run, **how: Unpack[RerunOptions]) -> Shrunk:
+    async def shrink(self, run: RunReference, **how: Unpack[RerunOptions]) -> Shrunk:
         """Find the least with which a run still fails, and draft a scenario of it.
 
         Turns of its history, files, tools and paragraphs of guidance are left out; a candidate is kept if at
@@ -193,7 +193,7 @@ class Evaluations(Reading, Arms):
         """
         from kestrel_lab.evals.blame.shrink import shrink_run
 
-        return await shrink_run(self._lab, run if isinstance(run, str) else run.id, self._options(10, how))
+        return await shrink_run(self._lab, run_id_of(run), self._options(10, how))
 
     def _options(self, runs: float, how: RerunOptions) -> RerunOptions:
         """Return the options with a budget, and with the bar of these surroundings where none is given."""
@@ -283,7 +283,7 @@ class Evaluations(Reading, Arms):
 
         return summarise_stored(self._lab, suite, **options)
 
-    def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
+    def scenario_from(self, run: RunReference, *, beside: str | Path | None = None) -> ScenarioDraft:
         """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)`
         makes the file.
 
@@ -294,11 +294,11 @@ class Evaluations(Reading, Arms):
         from kestrel_lab.evals.suites.scenario_from_run import scenario_from
 
         return scenario_from(
-            self._lab.history.get(run) if isinstance(run, str) else run,
+            self._lab.history.get(run),
             beside=None if beside is None else Path(beside),
         )
 
-    def notebook_from(self, run: str | Run) -> RunNotebook:
+    def notebook_from(self, run: RunReference) -> RunNotebook:
         """A notebook of the Python code that a run and the conversation before it executed; `write(path)`
         makes the file.
 
@@ -308,11 +308,11 @@ class Evaluations(Reading, Arms):
         """
         from kestrel_lab.evals.notebooks.from_run import notebook_of
 
-        return notebook_of(self._lab, run if isinstance(run, str) else run.id)
+        return notebook_of(self._lab, run_id_of(run))
 
     async def recompute(
         self,
-        run: str | Run,
+        run: RunReference,
         *,
         workspace: str | Path | None = None,
         copy: bool = False,
@@ -327,12 +327,12 @@ class Evaluations(Reading, Arms):
         """
         from kestrel_lab.runtime.recomputation import recompute_run
 
-        memory, name = self._lab.options["sandbox_memory"], run if isinstance(run, str) else run.id
+        memory, name = self._lab.options["sandbox_memory"], run_id_of(run)
         return await recompute_run(
             self._lab.store, name, workspace=workspace, copy=copy, memory=memory, reporter=reporter
         )
 
-    def export_otel(self, run: str | Run, target: str | Path, *, content: bool = False) -> int:
+    def export_otel(self, run: RunReference, target: str | Path, *, content: bool = False) -> int:
         """Export a run of the log as OpenTelemetry spans, to a file of OTLP JSON or to a collector's http
         address; returns how many.
 
@@ -347,7 +347,7 @@ class Evaluations(Reading, Arms):
         from kestrel_lab.telemetry.otlp import write_spans
         from kestrel_lab.telemetry.spans import evaluation_span, spans_of
 
-        found = self._lab.history.get(run) if isinstance(run, str) else run
+        found = self._lab.history.get(run)
         spans = spans_of(
             found.id,
             found.records(),
@@ -370,7 +370,7 @@ class Evaluations(Reading, Arms):
         write_spans(spans, target)
         return len(spans)
 
-    def export_atif(self, run: str | Run, target: str | Path) -> int:
+    def export_atif(self, run: RunReference, target: str | Path) -> int:
         """Write a run of the log as a trajectory in ATIF, Harbor's format, to a JSON file; returns how many
         steps it has.
 
@@ -380,7 +380,7 @@ class Evaluations(Reading, Arms):
         """
         from kestrel_lab.telemetry.atif import write_trajectory
 
-        found = self._lab.history.get(run) if isinstance(run, str) else run
+        found = self._lab.history.get(run)
         return write_trajectory(found.id, found.records(), Path(target))
 
     async def import_runs(

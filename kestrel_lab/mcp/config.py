@@ -271,6 +271,17 @@ def read_server(name: str, table: object, source: str = "") -> ServerConfig:
     return made
 
 
+def cautious_server(server: ServerConfig) -> ServerConfig:
+    """The server with nothing said of its tools that makes them less than they are without a word."""
+    tools = {name: Trust() if weakens_trust(trust) else trust for name, trust in server.tools.items()}
+    return replace(server, trust=Trust() if weakens_trust(server.trust) else server.trust, tools=tools)
+
+
+def weakens_trust(trust: Trust) -> bool:
+    """Return whether a table calls tools less dangerous than they are without a word."""
+    return trust.danger < Trust().danger or trust.effect != Trust().effect
+
+
 def read_mcp_json(path: Path) -> dict[str, ServerConfig]:
     """Return the servers of a `.mcp.json`, which other programs write too; none if there is no such file."""
     try:

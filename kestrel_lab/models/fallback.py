@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.errors import DependencyError, ModelError
+from kestrel_lab.core.errors import DependencyError, ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer, TriedModel
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.models.wrapper import drop_text
@@ -137,3 +137,18 @@ def _error_with_tried(
         rate_limited=error.rate_limited,
         tried=(*tried,),
     )
+
+
+def names_several(spec: str) -> bool:
+    """Return whether the name of a model is that of several, first to last."""
+    return BETWEEN.strip() in spec.split()
+
+
+def model_of_several(spec: str, choose: Callable[[str], Model]) -> EscalatingModel:
+    """Return several models as one; `choose` finds each. Raises `UsageError` for a name that is empty or
+    there twice.
+    """
+    names = [name.strip() for name in f" {spec} ".split(BETWEEN)]
+    if "" in names or len(set(names)) < len(names):
+        raise UsageError(f"{spec!r} must name different models, first to last: 'ollama/qwen3 > openai/gpt-5'")
+    return EscalatingModel(models=tuple(choose(name) for name in names))

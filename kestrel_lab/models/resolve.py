@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from kestrel_lab.core.errors import ModelError, UsageError, did_you_mean
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.models import local
-from kestrel_lab.models.fallback import BETWEEN, EscalatingModel
+from kestrel_lab.models.fallback import model_of_several, names_several
 from kestrel_lab.models.litellm.library import load_in_background
 from kestrel_lab.models.litellm.model import LiteLLMModel, litellm_providers
 from kestrel_lab.models.prompted_tools import TextToolModel
@@ -101,8 +101,8 @@ def choose_model(
     def again(name: str) -> Model:
         return choose_model(name, env=env, provider=provider, api_base=api_base, factories=factories)
 
-    if spec is not None and BETWEEN.strip() in spec.split():
-        return _model_of_several(spec, again)
+    if spec is not None and names_several(spec):
+        return model_of_several(spec, again)
     word, _, rest = (spec or "").partition(":")
     if word in (makers := {ROUTE: lambda path: read_routes(path, again), **(factories or {})}):
         # Also for the bare word: the factory says what has to follow it.
@@ -134,13 +134,6 @@ def prepare_in_background(env: Mapping[str, str], model: str | None = None) -> b
     prefix = (model or "").partition("/")[0]
     wanted = any(provider.key(env) for provider in PROVIDERS if prefix in ("", provider.prefix))
     return (wanted or bool(not model and env.get("MODEL_PROVIDER"))) and load_in_background()
-
-
-def _model_of_several(spec: str, choose: Callable[[str], Model]) -> Model:
-    names = [name.strip() for name in f" {spec} ".split(BETWEEN)]
-    if "" in names or len(set(names)) < len(names):
-        raise UsageError(f"{spec!r} must name different models, first to last: 'ollama/qwen3 > openai/gpt-5'")
-    return EscalatingModel(models=tuple(choose(name) for name in names))
 
 
 def _choices(env: Mapping[str, str]) -> Iterator[ModelChoice]:
@@ -175,17 +168,15 @@ def _resolve_name(
         if not spec:
             return provider, _default_of(provider, env)
         if slash and prefix == provider:
-            return provider, name
-        chosen = provider_of(provider)
-        if slash and chosen and not chosen.gateway and not api_base and _is_listed(prefix):
-            raise UsageError(
-                f"the provider is {provider!r} (from the argument or MODEL_PROVIDER), "
-                f"but the model {spec!r} names {prefix!r}: leave one of them out"
-            )
+            return provider, name or _default_of(provider, env)
+        _refuse_other_provider(provider, spec, api_base)
         return provider, spec
     if slash and (_is_listed(prefix) or not api_base):
         _check_provider(prefix, spec)
-        return prefix, name
+        _refuse_other_provider(
+            prefix, name, api_base or env.get("OPENAI_BASE_URL") or env.get("OPENAI_API_BASE")
+        )
+        return prefix, name or _default_of(prefix, env)
     if not spec:
         raise UsageError("an address of a server was given, but no model: name one that it serves")
     if api_base:
@@ -198,6 +189,19 @@ def _resolve_name(
         f"MODEL_PROVIDER ({hint})"
     )
     raise UsageError(msg)
+
+
+def _refuse_other_provider(provider: str, model: str, address: str | None) -> None:
+    """Raise `UsageError` for a model that names another provider than the one that was chosen. A gateway, and
+    a server of one's own, may call its models so.
+    """
+    prefix, slash, _ = model.partition("/")
+    chosen = provider_of(provider)
+    if slash and chosen and not chosen.gateway and not address and _is_listed(prefix):
+        raise UsageError(
+            f"the provider is {provider!r} (named beside the model, or by MODEL_PROVIDER), "
+            f"but the model {model!r} names {prefix!r}: leave one of them out"
+        )
 
 
 def _is_listed(prefix: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack, cast
 
+from kestrel_lab.answers.output_types import T
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.core.json_types import Json
@@ -25,6 +26,7 @@ from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.tools.data_flow import Flow
 
 if TYPE_CHECKING:
+    from kestrel_lab.answers.output_types import OutputForm
     from kestrel_lab.runtime.run import Run
 
 _NO_ANSWER = "(The run ended without an answer: {reason})"
@@ -151,15 +153,27 @@ class Chat:
         """The turns so far."""
         self._start, self._run, self._options = start, run, options
 
-    def begin(self, goal: str, **changes: Unpack[RunOptions]) -> Run:
+    def begin(
+        self,
+        goal: str,
+        *,
+        output: type[T] | OutputForm | None = None,
+        **changes: Unpack[RunOptions],
+    ) -> Run[T]:
         """Begin the next turn on the running event loop and return at once; options as `Lab.start`."""
-        run = self._start(goal, **self._next(changes))
+        run = self._start(goal, output=output, **self._next(changes))
         self.runs.append(run)
         return run
 
-    async def ask(self, goal: str, **changes: Unpack[RunOptions]) -> Run:
+    async def ask(
+        self,
+        goal: str,
+        *,
+        output: type[T] | OutputForm | None = None,
+        **changes: Unpack[RunOptions],
+    ) -> Run[T]:
         """Carry out the next turn; raises like `Lab.run`, and `UsageError` while a turn is at work."""
-        run = await self._run(goal, **self._next(changes))
+        run = await self._run(goal, output=output, **self._next(changes))
         self.runs.append(run)
         return run
 

@@ -22,6 +22,7 @@ from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.step import Step
+from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.run_status import STOPPED
 from kestrel_lab.runtime.agent.structured_output import read_typed
 from kestrel_lab.runtime.approvals.decide import RunApprovals
@@ -87,7 +88,8 @@ async def carry_out(ctx: RunContext, approvals: RunApprovals, plan: Plan) -> Non
         _end_at_limit(ctx, error)
     except RunError as error:
         outcome = "unmet" if isinstance(error, UnmetError) else "error"
-        end = RunFinished(outcome=outcome, answer=_so_far(ctx), reason=_message_with_notes(error))
+        answer = _words_of_failed_step(ctx.state, error) or _so_far(ctx)
+        end = RunFinished(outcome=outcome, answer=answer, reason=_message_with_notes(error))
         _end_run(ctx, RunStatus.FAILED, end)
     except Signal:
         ctx.checkpoint("interrupt")
@@ -247,3 +249,15 @@ def _so_far(ctx: RunContext) -> str:
     return next(
         (text for name in reversed(last) if (text := state.conversations[name].text) and name in agents), ""
     )
+
+
+def _words_of_failed_step(state: RunState, error: RunError) -> str:
+    """Return what the step says whose failure ended a plan: its agent's text or its tool's error, else why it
+    failed. Empty where an operation failed, which judges or combines what others say.
+    """
+    steps = {step.id: step for step in state.planned.steps}
+    for name in error.failed_steps:
+        if not steps[name].operation:
+            conversation = state.conversation(name)
+            return conversation.text or conversation.error or state.reasons.get(name, "")
+    return ""

@@ -18,7 +18,6 @@ from typing import (
     Final,
     ForwardRef,
     ParamSpec,
-    Protocol,
     TypeAlias,
     TypedDict,
     TypeVar,
@@ -35,7 +34,8 @@ from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.messages import ImagePart, ModelParams
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Middleware, Model
-from kestrel_lab.core.run_types import Limits
+from kestrel_lab.core.run_types import Limits, RunReference
+from kestrel_lab.core.step import model_at
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.middleware.cache import cache_mode
 from kestrel_lab.permissions.policy import Policy
@@ -65,12 +65,6 @@ RunListener: TypeAlias = "Callable[[Any, Event], None]"
 P = ParamSpec("P")
 T = TypeVar("T")
 Table = TypeVar("Table")
-
-
-class FollowableRun(Protocol):
-    """A run whose conversation another one can go on with."""
-
-    id: str
 
 
 # Readers make the value of what a file, a variable, a command line or a caller says. They raise `ValueError`.
@@ -317,6 +311,19 @@ class _ModelAndPolicy(TypedDict, total=False):
 class _Everywhere(TypedDict, total=False):
     """Options of labs and of runs, also of those that go on."""
 
+    provider: Annotated[
+        str | None,
+        Opt(
+            None,
+            "provider of model names that do not say theirs (also MODEL_PROVIDER); without a model its usual "
+            "one",
+            "Of a run it is that of the run's own model.",
+            read=text,
+            weakens=_harmless,
+            flag=Flag(metavar="NAME"),
+            client=str,
+        ),
+    ]
     tools: Annotated[
         "Tools | Toolbox | None",
         Opt(
@@ -470,7 +477,7 @@ class RunOptions(ResumeOptions, _LabAndRun, total=False):
         ),
     ]
     follow: Annotated[
-        str | FollowableRun | None,
+        RunReference | None,
         Opt(
             None,
             "go on with the conversation of this run; a notebook does so with the last one",
@@ -544,15 +551,6 @@ class LabKeywords(_LabAndRun, total=False):
             (),
             "called with the run and the event for every event of every run, on the run's event loop",
             "Must not block.",
-        ),
-    ]
-    provider: Annotated[
-        str | None,
-        Opt(
-            None,
-            "provider of model names that do not say theirs (also MODEL_PROVIDER)",
-            read=text,
-            weakens=_harmless,
         ),
     ]
     api_base: Annotated[str | None, Opt(None, "address of an OpenAI-compatible server", read=text)]
@@ -849,11 +847,29 @@ def may_be_none(options: type[Any], name: str) -> bool:
 
 
 def started_with(given: Mapping[str, Any], output: object = None) -> StartOptions:
-    """Return the options of a run, its runner and model taken together; raises what `fill` raises."""
+    """Return the options of a run, its runner, provider and model taken together; raises what `fill`
+    raises.
+    """
     options = fill(StartOptions, given if output is None else {**given, "output": output})
+    if provider := options.pop("provider", None):
+        options["model"] = _model_of_provider(provider, options)
     if runner := options["runner"]:
         options["model"], options["runner"] = model_of_runner(runner, options.get("model")), ""
     return options
+
+
+def _model_of_provider(provider: str, options: StartOptions) -> str:
+    """Return the name of the model that a provider and the other options of a run say; raises `UsageError`
+    where they do not go together.
+    """
+    model = options.get("model") or ""
+    if not isinstance(model, str):
+        raise UsageError(
+            f"provider={provider!r} is for the name of a model, and model= is an object: leave one out"
+        )
+    if options["runner"]:
+        raise UsageError(f"a runner brings its own models: leave the provider {provider!r} out")
+    return model_at(provider, model)
 
 
 def check_resumable(options: StartOptions) -> None:

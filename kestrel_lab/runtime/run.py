@@ -10,13 +10,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 from weakref import ref
 
+from typing_extensions import TypeVar
+
 from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import Damaged, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, Record, to_json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Listener
-from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.run_types import RunReference, RunStatus, run_id_of
 from kestrel_lab.core.sanitize import escape_surrogates, one_line
 from kestrel_lab.eventlog.checkpoints import Checkpoint
 from kestrel_lab.eventlog.notify import wait_until
@@ -28,9 +30,11 @@ from kestrel_lab.runtime.approvals.undo import undo_calls
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.conversation import conversation_runs
 from kestrel_lab.runtime.diff import RunDiff, diff_runs
+from kestrel_lab.runtime.execution.artifacts import plan_with_results
 from kestrel_lab.runtime.forks.run_files import RunFiles
 from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.resume import damage_error
+from kestrel_lab.runtime.run_progress import RunProgress, progress_of
 from kestrel_lab.runtime.run_report import Answers, Report, records_of, value_of
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.dataframes import unit_frame
@@ -40,6 +44,9 @@ if TYPE_CHECKING:
 
     from kestrel_lab.answers.output_types import OutputForm
     from kestrel_lab.tools.kernel.undo import UndoResult
+
+Value = TypeVar("Value", default=Any)
+"""The type of the value of a run that follows."""
 
 _UNITS = {
     "at": "UTC",
@@ -211,8 +218,15 @@ class Run(Generic[T]):
 
     @property
     def plan(self) -> Plan:
-        """The steps it follows; one of an agent when no plan was given."""
-        return self._state.planned
+        """The steps it follows, one of an agent when no plan was given, with the `artifacts` that they have
+        made so far and the `acceptance_criteria` that were given or proposed.
+        """
+        return plan_with_results(self._state)
+
+    @property
+    def progress(self) -> RunProgress:
+        """How far it is, as `text` and `percentage`; a listener, `Lab(listeners=…)`, may ask at any event."""
+        return progress_of(self._state)
 
     @property
     def report(self) -> Report:
@@ -278,17 +292,23 @@ class Run(Generic[T]):
             await self.task
         return self
 
-    async def ask(self, goal: str, **changes: Unpack[RunOptions]) -> Run:
+    async def ask(
+        self,
+        goal: str,
+        *,
+        output: type[Value] | OutputForm | None = None,
+        **changes: Unpack[RunOptions],
+    ) -> Run[Value]:
         """Go on with the conversation: run `goal` as a new run that follows this one, and wait for its end.
 
-        Takes the options of `Lab.start`; model, tools, workspace and rules are those of this run unless
+        Takes the options of `Lab.run`; model, tools, workspace and rules are those of this run unless
         they are given. Raises what `Lab.run` raises, and `UsageError` while this run has not ended.
         """
         if self._run is None:
             raise UsageError(
                 f"run {self.id} was read without a session: lab.run({goal[:40]!r}, follow={self.id!r})"
             )
-        return await self._run(goal, **{**changes, "follow": self})
+        return await self._run(goal, output=output, **{**changes, "follow": self})
 
     def cancel(self) -> None:
         """End the run CANCELLED; from any thread. That is final, though a fork can go on from there.
@@ -454,13 +474,13 @@ class RunHistory:
         """Finds the turn that made a run fail, for `Run.blame`: that is measuring, which is above this."""
         self._store = store
 
-    def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:
-        """Return a run of this log by its id; raises `UsageError` with the nearest id when there is none.
+    def get(self, run: RunReference, *, output: type[T] | OutputForm | None = None) -> Run[T]:
+        """Return a run of this log as it is now; raises `UsageError` with the nearest id when there is none.
 
         Of a damaged run, see `Run.damage`, the events before the damage. Reads and hashes every event of the
         run. `output` is the type that the run was begun with, for `Run.value`: the log has only its schema.
         """
-        kind = OutputType.of(output)
+        run_id, kind = run_id_of(run), OutputType.of(output)
         live_run = self.live.get(run_id)
         if live_run is not None and is_working(live_run):
             return live_run
@@ -472,18 +492,18 @@ class RunHistory:
         state = fold(self._store.records(run_id, until=damage.seq - 1))
         return Run(self._store, run_id, state, damage_error(run_id, damage), output=kind)
 
-    def conversation(self, run_id: str) -> list[Run]:
+    def conversation(self, run: RunReference) -> list[Run]:
         """Return the runs whose conversation a run goes on with, the first one first, and the run itself at
         the end.
 
         A parent that is no longer in the log ends the list. Raises `UsageError` for a run that does not
         exist.
         """
-        return [self.get(one) for one in conversation_runs(self._store, run_id)]
+        return [self.get(one) for one in conversation_runs(self._store, run_id_of(run))]
 
     def decide(
         self,
-        run_id: str,
+        run: RunReference,
         *,
         granted: bool,
         by: str,
@@ -501,27 +521,27 @@ class RunHistory:
         A session that waits for the answer goes on at once, also in another process; otherwise the answer is
         used when the run is resumed.
         """
-        run = self.get(run_id)
+        waiting = self.get(run)
         asked = [
             question
-            for question in run.questions
+            for question in waiting.questions
             if not granted or (question.why == "question") == bool(answers)
         ]
         if not asked or (answers and len(answers) != len(asked)):
-            raise UsageError(_nothing_to_decide(run, answers))
+            raise UsageError(_nothing_to_decide(waiting, answers))
         words: Sequence[str | None] = answers or [None] * len(asked)
         for question, answer in zip(asked, words, strict=True):
             given = ApprovalGiven(
                 call=question.call, granted=granted, by=by, how=how, reason=reason, scope=scope, answer=answer
             )
-            run.decide(replace(given, question=question.question))
+            waiting.decide(replace(given, question=question.question))
         return [question.tool for question in asked]
 
-    def stages(self, run_id: str) -> pd.DataFrame:
+    def stages(self, run: RunReference) -> pd.DataFrame:
         """Return the checkpoints of a run's stages, see `Report.stages`; raises `UsageError` when there is
         no such run.
         """
-        return self.get(run_id).report.stages()
+        return self.get(run).report.stages()
 
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
@@ -536,18 +556,19 @@ class RunHistory:
             )[0][0]
         )
 
-    def checkpoints(self, run_id: str) -> pd.DataFrame:
+    def checkpoints(self, run: RunReference) -> pd.DataFrame:
         """Snapshots that a run is taken up from, newest first, indexed by the last event in each; also the
         parent's, in a fork.
 
-        `fork(run_id, at=…)` goes on from any event, `resume` from the last. One that is not `usable`, because
+        `fork(run, at=…)` goes on from any event, `resume` from the last. One that is not `usable`, because
         it is damaged or of another version, is passed over. Raises `UsageError` when there is no such run.
         """
+        run_id = run_id_of(run)
         self._store.flush()
         self._store.run(run_id)
         return checkpoints_frame(self._store.checkpoints(run_id))
 
-    def diff(self, a: str, b: str) -> RunDiff:
+    def diff(self, a: RunReference, b: RunReference) -> RunDiff:
         """Return where two runs of this log differ first, forks of each other or not; raises `UsageError` for
         an unknown id.
         """

@@ -16,7 +16,13 @@ from kestrel_lab.core.redaction import shown_url
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.host.homes import default_home
-from kestrel_lab.mcp.config import ServerConfig, Trust, read_mcp_json, read_server
+from kestrel_lab.mcp.config import (
+    ServerConfig,
+    cautious_server,
+    read_mcp_json,
+    read_server,
+    weakens_trust,
+)
 from kestrel_lab.permissions.rule import read_rules
 from kestrel_lab.permissions.rulebook import Rulebook
 from kestrel_lab.runtime.options import LIMITS, SETTINGS
@@ -118,7 +124,7 @@ def mcp_servers(folder: Path, env: Mapping[str, str]) -> dict[str, ServerConfig]
         found |= (
             servers
             if trusted.holds(path, table)
-            else {name: _cautious_server(server) for name, server in servers.items()}
+            else {name: cautious_server(server) for name, server in servers.items()}
         )
     return found
 
@@ -132,16 +138,6 @@ def _servers_of(path: Path, table: Mapping[str, Any]) -> dict[str, ServerConfig]
     ):
         raise UsageError(f"{where}: write MCP servers as [mcp.servers.NAME], with a command or a url each")
     return {name: read_server(name, one, where) for name, one in servers.items()}
-
-
-def _is_lax(trust: Trust) -> bool:
-    return trust.danger < Trust().danger or trust.effect != Trust().effect
-
-
-def _cautious_server(server: ServerConfig) -> ServerConfig:
-    """The server with nothing said of its tools that makes them less than they are without a word."""
-    tools = {name: Trust() if _is_lax(trust) else trust for name, trust in server.tools.items()}
-    return replace(server, trust=Trust() if _is_lax(server.trust) else server.trust, tools=tools)
 
 
 def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
@@ -200,7 +196,9 @@ def find_weakenings(path: Path, table: Mapping[str, Any]) -> list[Weakening]:
     with suppress(UsageError):  # `mcp_servers` reports it, where servers are needed
         servers = _servers_of(path, table)
     for server in servers.values():
-        if lax := [name for name, trust in {"*": server.trust, **server.tools}.items() if _is_lax(trust)]:
+        if lax := [
+            name for name, trust in {"*": server.trust, **server.tools}.items() if weakens_trust(trust)
+        ]:
             found.append(
                 Weakening(
                     path=path,

@@ -30,7 +30,14 @@ from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.protocols import Approver, Model
-from kestrel_lab.core.run_types import FilledGoal, Limits, RunStatus, new_run_id
+from kestrel_lab.core.run_types import (
+    FilledGoal,
+    Limits,
+    RunReference,
+    RunStatus,
+    new_run_id,
+    run_id_of,
+)
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.connection import process_name
@@ -70,7 +77,6 @@ from kestrel_lab.runtime.operations.verify_plan import (
     with_verification,
 )
 from kestrel_lab.runtime.options import (
-    FollowableRun,
     LabOptions,
     ResumeOptions,
     RunOptions,
@@ -85,13 +91,13 @@ from kestrel_lab.runtime.resume import check_whole, resume_point
 from kestrel_lab.runtime.run import Run, interrupt_run, is_working
 from kestrel_lab.runtime.security import containment as contain
 from kestrel_lab.runtime.security.tool_declarations import with_declarations
-from kestrel_lab.runtime.workflows.loader import plan_for
+from kestrel_lab.runtime.workflows.loader import plan_for, workflow_servers
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.kernel.cells import GROUP as CELL_TOOLS
 from kestrel_lab.tools.kernel.kernel_tools import GROUP as KERNEL_TOOLS
 from kestrel_lab.tools.kernel.live_kernel import live_shell
-from kestrel_lab.tools.macros import MacroRegistry, offer_macros
+from kestrel_lab.tools.macros import MacroRegistry, offer_macros, offered_macros
 from kestrel_lab.tools.sandbox.select import choose_level, is_tested
 from kestrel_lab.tools.skills import LOAD_SKILL, Skill, find_skills, with_skills
 from kestrel_lab.tools.timeparse.session_time import session_time
@@ -100,10 +106,6 @@ from kestrel_lab.tools.tool import Toolbox
 if TYPE_CHECKING:
     from kestrel_lab.answers.output_types import OutputForm
     from kestrel_lab.runtime.services import Services
-
-
-def _id_of(run: str | FollowableRun) -> str:
-    return run if isinstance(run, str) else run.id
 
 
 def _folder_of(workspace: str, copy: Mapping[str, Json]) -> str:
@@ -137,6 +139,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
         options, earlier, began = _following(lab, follow, options)
     rules = read_rulebook(options.get("rules"))
     plan, output, citations = _plan_of(options, goal, usual)
+    _add_servers_of_workflow(lab, options.get("plan"))
     steps = () if plan is None else all_steps(plan.steps)
     given = _given_anew(lab, options, rules, output, look=citations[0] != "off")
     place, model = given.workspace, given.model
@@ -174,6 +177,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
         met.line,
         citation_instructions(*citations, toolbox),
         texts.prompt,
+        offered_macros(toolbox),
     )
     given = replace(given, options=options, skills=texts.skills)
     ctx = _context(lab, new_run_id(), given, RunState(private_copy=copy), (toolbox, growth))
@@ -194,7 +198,7 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
         scenario=options["scenario"],
         package=__version__,
         plan={} if plan is None else plan.as_json(),
-        follows="" if follow is None else _id_of(follow),
+        follows="" if follow is None else run_id_of(follow),
         earlier=earlier,
         output={} if output is None else output.schema,
         guidance=texts.entries(system),
@@ -208,6 +212,23 @@ def _begin(lab: Services, goal: str, options: StartOptions, history: Sequence[Pa
     ctx.equip = registry.equipping(ctx, late, options.get("tools"), steps)
     missing = missing_servers(lab.mcp, but=late) if options.get("tools") is None and lab.mcp.servers else ()
     return _launch(lab, ctx, plan or Plan.single(goal), opening=(started, *past), missing=missing)
+
+
+def _add_servers_of_workflow(lab: Services, plan: object) -> None:
+    """Add the MCP servers that a workflow file names to those of the lab; raises `UsageError` for one that
+    nobody has approved.
+    """
+    if not isinstance(plan, str | Path):
+        return
+    servers = workflow_servers(plan)
+    lab.mcp.add(servers)
+    for server in servers:
+        if lab.mcp.approvals.tools(server) is None:
+            raise UsageError(
+                f"MCP server {server.name!r} of {server.source} is not approved: kestrel mcp check "
+                f"{server.name} --plan {plan} shows it, kestrel mcp approve {server.name} --plan {plan} "
+                "allows it"
+            )
 
 
 def _past_events(
@@ -288,12 +309,12 @@ def _known_tools(
 
 
 def _following(
-    lab: Services, follow: str | FollowableRun, options: StartOptions
+    lab: Services, follow: RunReference, options: StartOptions
 ) -> tuple[StartOptions, dict[str, Json], RunStarted]:
     """Return the options of a run that follows another, with that run's own where none are given, what it
     takes over, and how that began.
     """
-    began, earlier = inherited_history(lab.store, _id_of(follow), partial(_flow_of, lab))
+    began, earlier = inherited_history(lab.store, run_id_of(follow), partial(_flow_of, lab))
     tools, rules = options.get("tools"), options.get("rules")
     given: StartOptions = {
         **options,
@@ -336,14 +357,14 @@ def _flow_of(lab: Services, tool: str) -> Flow:
 
 def resume(
     lab: Services,
-    run_id: str,
+    reference: RunReference,
     *,
     take_over: bool = False,
     output: type[T] | OutputForm | None = None,
     **given: Unpack[ResumeOptions],
 ) -> Run[T]:
     """Go on with a run where its log ends, on the running event loop; returns at once. See `Lab.resume`."""
-    options, store = started_with(given, output), lab.store
+    run_id, options, store = run_id_of(reference), started_with(given, output), lab.store
     store.flush()
     row = store.run(run_id)
     known = lab.history.live.get(run_id)
@@ -378,7 +399,7 @@ def resume(
 
 def fork(
     lab: Services,
-    run_id: str,
+    reference: RunReference,
     *,
     at: int | None = None,
     answer: str | None = None,
@@ -396,7 +417,7 @@ def fork(
     with it, where its own may be gone, as that of a trial is. `kept` are options that the parent was given
     and no log has: `ports`, `resolve` and `containment`. With a `scenario` it counts as a run of a suite.
     """
-    options, store = started_with(given, output), lab.store
+    run_id, options, store = run_id_of(reference), started_with(given, output), lab.store
     store.flush()
     store.run(run_id)
     branch = branch_of(run_id, records_to_fork(store, run_id, at), at, answer=answer, result=result)

@@ -363,6 +363,14 @@ def with_macros(toolbox: Toolbox, macros: Iterable[Macro]) -> Toolbox:
     return Toolbox([macro_tool(usable), *toolbox]) if usable and MACRO_RUN not in toolbox else toolbox
 
 
+def offered_macros(toolbox: Toolbox) -> tuple[str, ...]:
+    """Return the names of the macros that a toolbox offers."""
+    if MACRO_RUN not in toolbox:
+        return ()
+    arguments = toolbox.get(MACRO_RUN).arguments
+    return tuple(arguments.macros) if isinstance(arguments, MacroArguments) else ()
+
+
 def macro_tool(macros: Mapping[str, Macro]) -> Tool:
     """Return the tool for these macros.
 

@@ -119,22 +119,24 @@ def test_looking_first_and_changing_then_is_a_change() -> None:
     assert [guess_intent(goal).intent for goal in goals] == ["edit", "edit", "question", "explanation"]
 
 
-def test_a_second_opinion_is_asked_only_when_unsure() -> None:
-    """It decides if it names one intent, and is ignored if it says nothing that can be used."""
+def test_a_model_decides_where_there_is_one() -> None:
+    """It decides in any language if it names one intent; else the rules do."""
     asked: list[str] = []
 
     async def says(reply: str, goal: str) -> IntentGuess:
-        async def second(text: str) -> str:
+        async def ask_model(text: str) -> str:
             asked.append(text)
             return reply
 
-        return await decide_intent(goal, second)
+        return await decide_intent(goal, ask_model)
 
-    assert asyncio.run(says("edit", "Explain how the scheduler works")).intent == "explanation"
-    assert asked == []
-    assert asyncio.run(says("Research.", "hm")) == IntentGuess(intent="research", share=0.0, by="model")
+    for goal in ("How do I split a.py? Make a plan.", "Mach einen Plan, wie a.py geteilt wird.", "计划"):
+        assert asyncio.run(says("plan", goal)) == IntentGuess(intent="plan", share=1.0, by="model")
+        assert goal in asked[-1]
+    assert asyncio.run(says("edit", "Explain how the scheduler works")).intent == "edit"
     assert asyncio.run(says("question or edit", "hm")) == IntentGuess(intent="question", share=0.0)
-    assert len(asked) == 2
+    assert asyncio.run(says("", "Explain how the scheduler works")).by == "rules"
+    assert len(asked) == 6
 
 
 @given(st.text(max_size=3000))

@@ -18,7 +18,7 @@ import pytest
 import typer
 import yaml
 from markdown_it import MarkdownIt
-from openai_server import OpenAIServer, Reply
+from page_models import PageServer
 
 from kestrel_lab import Lab
 from kestrel_lab.cli.app import app
@@ -95,7 +95,7 @@ def project(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """A copy of that repository, on a machine where a local server answers for a provider."""
     shutil.copytree(repository, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    with OpenAIServer([Reply(text="a.py")]) as server:
+    with PageServer() as server:
         monkeypatch.setenv("OPENAI_API_BASE", server.api_base)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         yield tmp_path

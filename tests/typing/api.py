@@ -187,6 +187,18 @@ async def main(lab: Lab) -> None:
     one: Place = lab.start("where?", output=Place).value
     again: Place = (await lab.resume(run.id, output=Place)).value
     loaded: Place = lab.get(run.id, output=Place).value
+    counted: int = (await run.ask("how many?", output=int)).value
+    misread: str = (await run.ask("how many?", output=int)).value  # type: ignore[assignment]
+    await run.ask("how many?", output=7)  # type: ignore[arg-type]
+    chat = lab.chat(model="openai/gpt-5")
+    told: list[Place] = (await chat.ask("where?", output=list[Place])).value
+    soon: Place = chat.begin("where?", output=Place).value
+    held: list[Run] = [await lab.resume(run), await lab.fork(run, at=3), lab.get(run)]
+    print(
+        lab.diff(run, held[0]), lab.history.stages(run), lab.history.checkpoints(run), lab.memory.learn(run)
+    )
+    await lab.resume(7)  # type: ignore[arg-type]
+    print(counted, misread, told, soon)
     word = (await lab.run("which?", output=Literal["a", "b"])).value
     either = (await lab.run("which?", output=int | str, plan=LLMAgent("a", output=Place))).value
     shaped = (await lab.run("which?", output={"type": "object"})).value

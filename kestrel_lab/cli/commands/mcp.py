@@ -36,7 +36,9 @@ from kestrel_lab.mcp.registry.scoring import ScoredEntry
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.mcp.discovery import Sources
 from kestrel_lab.runtime.mcp.server_table import ServerCheck, ServerTable
+from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.runtime.sync import run_blocking
+from kestrel_lab.runtime.workflows.loader import workflow_servers
 from kestrel_lab.server.mcp_server import serve_stdio
 from kestrel_lab.views.html.table_view import Part, PartsView, Table, TableView, TextView
 
@@ -231,6 +233,20 @@ def _row(one: InstalledServer) -> tuple[str, ...]:
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The server, as `kestrel mcp` lists it.")]
 
 
+OfWorkflow = Annotated[
+    str,
+    typer.Option("--plan", metavar="NAME|FILE", help="A workflow that has the server under `mcp_servers`."),
+]
+
+
+def _servers(ctx: typer.Context, plan: str) -> McpServers:
+    """Return the servers of the lab, with those of a workflow."""
+    servers = frontend_of(ctx).lab().mcp
+    if plan:
+        servers.add(workflow_servers(plan))
+    return servers
+
+
 @dataclass(frozen=True, slots=True)
 class CheckedText(TextView):
     """What a check found, for reading."""
@@ -293,9 +309,10 @@ def check(
     start: Annotated[
         bool, typer.Option("--start", help="Start the server although it is not approved.")
     ] = False,
+    plan: OfWorkflow = "",
 ) -> CheckedText:
     """Start a server and show its tools, and what has changed since they were approved."""
-    servers = frontend_of(ctx).lab().mcp
+    servers = _servers(ctx, plan)
     if not start and (row := servers.row(name)).state == "not approved":
         raise UsageError(
             f"{name} is not approved, so it is not started. Its command: {row.what}. To start it and "
@@ -305,9 +322,9 @@ def check(
 
 
 @mcp.command()
-def approve(ctx: typer.Context, name: Name) -> CheckedText:
+def approve(ctx: typer.Context, name: Name, *, plan: OfWorkflow = "") -> CheckedText:
     """Start a server, show what has changed, and approve it with its present tools."""
-    checked = run_blocking(frontend_of(ctx).lab().mcp.approve(name))
+    checked = run_blocking(_servers(ctx, plan).approve(name))
     changes = "\n".join(checked.changes)
     return CheckedText(
         checked,
@@ -317,12 +334,10 @@ def approve(ctx: typer.Context, name: Name) -> CheckedText:
 
 
 @mcp.command()
-def withdraw(ctx: typer.Context, name: Name) -> str:
+def withdraw(ctx: typer.Context, name: Name, *, plan: OfWorkflow = "") -> str:
     """Withdraw the approval of a server: its tools are no longer offered."""
     return (
-        f"{name} is no longer approved"
-        if frontend_of(ctx).lab().mcp.withdraw(name)
-        else f"{name} was not approved"
+        f"{name} is no longer approved" if _servers(ctx, plan).withdraw(name) else f"{name} was not approved"
     )
 
 

@@ -140,7 +140,9 @@ class FilesApplied(Event, frozen=True, kw_only=True):
 
 
 class BudgetWarned(Event, frozen=True, kw_only=True):
-    """A limit is near, cannot be checked (unknown price), or was reached where it only ends a loop."""
+    """A limit is near, cannot be checked (unknown price), or was reached where it only ends a loop; or a step
+    works without something that it names.
+    """
 
     type: ClassVar[str] = "budget_warned"
     limit: str

@@ -30,6 +30,7 @@ from kestrel_lab.evals.suites.cassettes import Recordings
 from kestrel_lab.evals.suites.python_files import load_function, load_tools
 from kestrel_lab.memory.embeddings import default_embedder
 from kestrel_lab.models.cassettes.recorder import AbsentModel, TrialCassette
+from kestrel_lab.models.fallback import model_of_several, names_several
 from kestrel_lab.models.learned_router import ROUTER, learned_model
 from kestrel_lab.models.router import ROUTE, model_router, read_routes
 from kestrel_lab.models.wrapper import ModelWrapper
@@ -370,6 +371,9 @@ def _chosen(
     """Return the model; a script is named by its whole path, by which its runs find it again, or `as_written`
     in the suite.
     """
+    choose = partial(_chosen, lab, suite, as_written=as_written, replay=replay)
+    if names_several(model):
+        return model_of_several(model, choose)
     if model.startswith(_SCRIPTED):
         # Read afresh each time: the session keeps the models it chose before.
         file, colon, function = model.removeprefix(_SCRIPTED).rpartition(":")
@@ -377,15 +381,9 @@ def _chosen(
             return ScriptedModel(load_function(suite.resolve(file), function, suite.root), name=model)
         return load_script(suite.resolve(model.removeprefix(_SCRIPTED)), name=model if as_written else "")
     if model.startswith(f"{ROUTE}:"):
-        return read_routes(
-            suite.resolve(model.removeprefix(f"{ROUTE}:")), partial(_chosen, lab, suite, replay=replay)
-        )
+        return read_routes(suite.resolve(model.removeprefix(f"{ROUTE}:")), choose)
     if model.startswith(f"{ROUTER}:"):
-        return learned_model(
-            suite.resolve(model.removeprefix(f"{ROUTER}:")),
-            partial(_chosen, lab, suite, replay=replay),
-            default_embedder(),
-        )
+        return learned_model(suite.resolve(model.removeprefix(f"{ROUTER}:")), choose, default_embedder())
     return _model_named(lab, model, replay=replay)
 
 

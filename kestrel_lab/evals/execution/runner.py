@@ -28,6 +28,7 @@ from kestrel_lab.evals.execution.eval_run import (
     last_eval_run,
     resumed_trials,
 )
+from kestrel_lab.evals.execution.needed_tools import checks_out_of_reach
 from kestrel_lab.evals.execution.prepare import PreparedSuite, prepare_suite
 from kestrel_lab.evals.execution.progress import EvalProgress, rate_limit_counts, slowdowns_since
 from kestrel_lab.evals.execution.result import EvalResult
@@ -199,7 +200,7 @@ async def run_suite(
         outside_git=asked.outside_git,
         unfinished=unfinished_eval_run(lab.store, chosen.name) if asks_in_batches(asked) else "",
     )
-    hopeless = [*gates_out_of_reach(chosen), *unwatched_costs(ready)]
+    hopeless = [*gates_out_of_reach(chosen), *checks_out_of_reach(ready), *unwatched_costs(ready)]
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
     # What other runs waited for until now is not this suite's.

@@ -25,6 +25,7 @@ from kestrel_lab.core.events.union import (
     TrialLabelled,
 )
 from kestrel_lab.core.json_types import Json, content_key, dumps
+from kestrel_lab.core.run_types import RunReference, run_id_of
 from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
 from kestrel_lab.evals.labels.draw import DrawnTrial, draw_trials, with_repeats
 from kestrel_lab.evals.labels.stored_labels import (
@@ -142,13 +143,14 @@ class Labelling:
                 return self._item(drawn)
         return None
 
-    def give(self, run: str, value: int | None, *, note: str = "", repeat: bool = False) -> Label:
+    def give(self, run: RunReference, value: int | None, *, note: str = "", repeat: bool = False) -> Label:
         """Record the label of a drawn trial and wait until it is on disk; raises `UsageError` for another
         trial, and for a value that is not 1, 0 or `None`.
         """
-        drawn = next((one for one in self._drawn if (one.run, one.repeat) == (run, repeat)), None)
+        run_id = run_id_of(run)
+        drawn = next((one for one in self._drawn if (one.run, one.repeat) == (run_id, repeat)), None)
         if drawn is None:
-            raise UsageError(f"the trial of run {run} is not among those drawn with seed {self.seed}")
+            raise UsageError(f"the trial of run {run_id} is not among those drawn with seed {self.seed}")
         said = TrialLabelled(
             suite=self.suite.name,
             who=self.who,
@@ -162,7 +164,7 @@ class Labelling:
             frame=self._frame,
             repeat=repeat,
         )
-        return record_label(self.store, run, said)
+        return record_label(self.store, run_id, said)
 
     def undo(self) -> Label | None:
         """Undo the newest label of this person by the current rubric, which is returned; `None` where there

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.protocols import Model, Reporter
+from kestrel_lab.core.run_types import RunReference, run_id_of
 from kestrel_lab.evals.options import StoredSelection
 from kestrel_lab.evals.stored.judgements import Judging
 from kestrel_lab.runtime.options import takes_options
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.reports.scan_report import ScanReport
     from kestrel_lab.evals.scanners.scanner import Looks
     from kestrel_lab.evals.suite import Suite
-    from kestrel_lab.runtime.run import Run
 
 
 class Reading(Judging):
@@ -28,14 +28,14 @@ class Reading(Judging):
     @takes_options(StoredSelection)
     async def scan(
         self,
-        what: str | Path | Suite | Sequence[str],
+        what: str | Path | Suite | RunReference | Sequence[RunReference],
         *scanners: str | Looks,
         model: str | Model | None = None,
         rubric: str = "",
         reporter: Reporter | None = None,
         **which: Unpack[StoredSelection],
     ) -> ScanReport:
-        """Look through the newest stored trials of a suite, or through runs by their ids, for what scanners
+        """Look through the newest stored trials of a suite, or through runs, for what scanners
         know.
 
         Scanners are objects, names of shipped ones (all of them by default) or `FILE.py:NAME`. With a `model`
@@ -56,12 +56,12 @@ class Reading(Judging):
     @takes_options(StoredSelection)
     async def clusters(
         self,
-        what: str | Path | Suite | Sequence[str],
+        what: str | Path | Suite | RunReference | Sequence[RunReference],
         *,
         model: str | Model | None = None,
         **which: Unpack[StoredSelection],
     ) -> ClusterReport:
-        """Group the failures of a suite, or of runs by their ids, by their calls, errors and words.
+        """Group the failures of a suite, or of runs, by their calls, errors and words.
 
         Each cluster has a name that stays while most of what tells it apart stays, its most telling words,
         counts by configuration and three examples; a `model` puts into a sentence what they have in common.
@@ -76,7 +76,7 @@ class Reading(Judging):
 
     clusters_sync = blocking_twin(clusters)
 
-    def align(self, *runs: str | Run) -> AlignedRuns:
+    def align(self, *runs: RunReference) -> AlignedRuns:
         """Align two and more runs of the log: which steps correspond, where they differ first, and what each
         did from there.
 
@@ -86,7 +86,7 @@ class Reading(Judging):
         """
         from kestrel_lab.evals.reports.aligned_runs import align_runs
 
-        return align_runs(self._lab.store, [run if isinstance(run, str) else run.id for run in runs])
+        return align_runs(self._lab.store, [run_id_of(run) for run in runs])
 
     def _scanners(self, wanted: Sequence[str | Looks], model: str | Model | None, rubric: str) -> list[Looks]:
         from kestrel_lab.evals.scanners.deterministic import SHIPPED

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.run_types import RunReference, RunStatus, run_id_of
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.options import StoredSelection, parts_of
 from kestrel_lab.evals.stored.rescore import selected_rows
@@ -18,7 +18,7 @@ from kestrel_lab.runtime.services import Services
 
 
 def selected_trials(
-    lab: Services, what: str | Path | Suite | Sequence[str], which: StoredSelection
+    lab: Services, what: str | Path | Suite | RunReference | Sequence[RunReference], which: StoredSelection
 ) -> tuple[str, list[EvalRow]]:
     """Return the name of a suite with its newest stored trials, or an empty name with those of runs.
 
@@ -27,10 +27,13 @@ def selected_trials(
     """
     if isinstance(what, Suite):
         return what.name, selected_rows(lab, what, which)
-    words = [str(what)] if isinstance(what, str | Path) else [str(one) for one in what]
-    if len(words) > 1 or lab.store.query("SELECT 1 FROM runs WHERE id = ?", words):
-        return "", [_trial(lab.store, lab.store.run(run)) for run in words]
-    name = words[0] if words else ""
+    if isinstance(what, str | Path):
+        names = [str(what)]
+    else:
+        names = [run_id_of(run) for run in (what if isinstance(what, Sequence) else [what])]
+    if len(names) > 1 or lab.store.query("SELECT 1 FROM runs WHERE id = ?", names):
+        return "", [_trial(lab.store, lab.store.run(name)) for name in names]
+    name = names[0] if names else ""
     if not Path(name).exists() and (found := _by_name(lab.store, name, which.get("commit"))):
         kept = {key: set(value) for key, value in parts_of(which).items() if isinstance(value, Sequence)}
         return name, [

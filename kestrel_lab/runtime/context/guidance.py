@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -31,7 +31,8 @@ from kestrel_lab.views.formatting import guidance_line
 _TEXT = """\
 You are an agent that works on a goal with tools, inside a workspace folder.
 
-- Use tools to find things out; do not guess what a tool can tell you. Paths are relative to the workspace.
+{macros}- Use tools to find things out; do not guess what a tool can tell you. Paths are relative to the \
+workspace.
 - You may call up to {calls} tools per turn if they are independent, read-only or low-risk, and need no \
 approval. \
 Prefer batching: several reads in one turn rather than one after the other.
@@ -41,6 +42,10 @@ Prefer batching: several reads in one turn rather than one after the other.
 - When you know the answer, give it as plain text without calling a tool. That ends the run. \
 Say which files or tool results it rests on, and say so if something could not be found out."""
 
+_MACROS: Final = """\
+- Macros are sequences of calls that proved useful in this workspace. Where one fits, call macro_run with it \
+rather than its single tools: {names}.
+"""
 
 # Placeholders, not examples: copied as they stand they point at nothing, where `[main.1.1]` would name a call
 # that was made.
@@ -68,10 +73,18 @@ _FENCE = "----- {path} {edge} ({digest}) -----"
 
 
 def system_prompt(
-    limits: Limits, instructions: str = "", time: str = "", cite: str = "", guidance: str = ""
+    limits: Limits,
+    instructions: str = "",
+    time: str = "",
+    cite: str = "",
+    guidance: str = "",
+    macros: Sequence[str] = (),
 ) -> str:
-    """Return a run's system message: how to cite, the time, `guidance`, and last the `instructions`."""
-    text = " ".join(filter(None, (_TEXT.format(calls=limits.calls_per_turn), cite)))
+    """Return a run's system message: the `macros` before the tools, how to cite, the time, `guidance`, and
+    last the `instructions`.
+    """
+    first = _MACROS.format(names=", ".join(macros)) if macros else ""
+    text = " ".join(filter(None, (_TEXT.format(calls=limits.calls_per_turn, macros=first), cite)))
     if time:
         text = f"{text}\n- {time}"
     return "\n\n".join(filter(None, (text, guidance, instructions.strip())))

@@ -391,7 +391,7 @@ class RunContext:
 
     def offered(self, step: Step) -> tuple[str, ...] | None:
         """Names of the tools that `step` may ask for; `None` for all of `toolbox`."""
-        names = None if step.tools is None else tuple(step.tools)
+        names = None if step.tools is None else tuple(name for name in step.tools if name in self.toolbox)
         if self.growth is not None and names is not None:
             names = self.growth.allowed(names)
         names = () if step.operation and names is None else names

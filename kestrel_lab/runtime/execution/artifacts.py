@@ -57,6 +57,28 @@ def answer_value(state: RunState) -> Json:
     return step_output(state.planned, ends[0], state) if len(ends) == 1 else state.answer
 
 
+def plan_with_results(state: RunState) -> Plan:
+    """Return the plan of a run with the artifacts that its steps have made so far, and with the criteria that
+    operations `plan` proposed.
+    """
+    plan, made, criteria = state.planned, dict[str, Json](), list[str]()
+    steps = {step.id: step for step in plan.steps}
+    for step in plan.steps:
+        if not _done(step.id, state):
+            continue
+        grown = (steps[name] for name in plan.growth().get(step.id, ()))
+        made_by_grown = {artifact_key(other, name) for other in grown for name in other.produces}
+        for name in step.produces:
+            key = artifact_key(step, name)
+            if key not in made_by_grown:
+                made[key] = step_output(plan, step, state)
+        proposed = state.outputs.get(step.id)
+        if step.operation == "plan" and isinstance(proposed, dict):
+            texts = proposed.get("acceptance_criteria")
+            criteria += [str(text) for text in texts] if isinstance(texts, list) else []
+    return plan.with_results(made, criteria)
+
+
 def answering_steps(plan: Plan) -> tuple[Step, ...]:
     """Return the agents' steps that give the answer of a plan: its only end, or what a last verification
     judges; none where it has several ends.

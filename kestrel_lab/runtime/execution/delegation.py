@@ -14,7 +14,7 @@ from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.execution.artifacts import own_output
-from kestrel_lab.runtime.execution.steps import work_on_step
+from kestrel_lab.runtime.execution.steps import warn_of_missing_tools, work_on_step
 from kestrel_lab.tools.delegation import DELEGATE, WORKER
 
 
@@ -32,6 +32,7 @@ async def run_delegate(
     if state.finished_steps.get(step.id):
         return own_output(step, state)
     limits = state.conversation(step.id).limits if call in state.branches else _shares(ctx, parent, share)
+    warn_of_missing_tools(step, ctx)
     model = ctx.model_of(step)
     ctx.emit(
         StepStarted(

@@ -289,4 +289,6 @@ class StepScheduler:
         failures = "; ".join(f"step {name!r} failed: {self._errors[name]}" for name in failed)
         skipped = sorted(self._skipped, key=self._place.__getitem__)
         kind = UnmetError if all(isinstance(self._errors[name], UnmetError) for name in failed) else RunError
-        return kind(f"{failures}; skipped: {', '.join(skipped)}" if skipped else failures)
+        error = kind(f"{failures}; skipped: {', '.join(skipped)}" if skipped else failures)
+        error.failed_steps = tuple(failed)
+        return error

@@ -10,7 +10,13 @@ from kestrel_lab.answers.claim_markdown import asks_for_claims
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem
 from kestrel_lab.core.errors import START_STEP, ModelError, RunError, ToolError, UsageError, did_you_mean
-from kestrel_lab.core.events.union import StageFinished, StageStarted, StepRetried, StepStarted
+from kestrel_lab.core.events.union import (
+    BudgetWarned,
+    StageFinished,
+    StageStarted,
+    StepRetried,
+    StepStarted,
+)
 from kestrel_lab.core.json_types import Json, content_key, readable, values_in
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.plan import Plan, Step
@@ -51,7 +57,8 @@ def check_steps(
     resolve: Callable[[str], Model],
 ) -> None:
     """Raise `UsageError` for a step whose tool, operation or model does not exist or whose arguments do not
-    fit its tool.
+    fit its tool. An agent that names a tool which does not exist goes on without it: see
+    `warn_of_missing_tools`.
 
     Arguments that stand for artifacts are looked at when the step runs, all others of the step with them.
     """
@@ -64,13 +71,23 @@ def check_steps(
                 raise UsageError(
                     f"there is no operation {step.operation!r}; {did_you_mean(step.operation, operations)}"
                 )
-            toolbox.only(step.tools or ())
+            if step.operation:
+                toolbox.only(step.tools or ())
             if step.model:
                 resolve(step.model)
         except (UsageError, ToolArgumentsError) as error:
             raise UsageError(
                 f"{f'stage {step.stage!r}, ' if step.stage else ''}step {step.id!r}: {error}"
             ) from error
+
+
+def warn_of_missing_tools(step: Step, ctx: RunContext) -> None:
+    """Record a warning for each tool that the agent of `step` names and that the run does not have."""
+    for name in step.tools or ():
+        if step.goal and name not in ctx.toolbox:
+            nearest = did_you_mean(name, ctx.toolbox.names)
+            message = f"agent {step.id!r} works without the tool {name!r}, which does not exist: {nearest}"
+            ctx.emit(BudgetWarned(limit="tools", message=message))
 
 
 def steps_without(servers: Collection[str], steps: Iterable[Step]) -> list[Step]:
@@ -102,6 +119,22 @@ async def work_on_step(step: Step, ctx: RunContext, approvals: RunApprovals) -> 
         said = ctx.state.conversation(step.id).messages[-1].text
         if not claimed or any(isinstance(one, dict) and "claims" in one for one in values_in(said)):
             raise  # prose is read sentence by sentence; claims in another form are not prose
+
+
+def _may_be_repaired(step: Step, error: RunError, kind: FailureClass) -> bool:
+    """Return whether an agent may put a failed step right, and can.
+
+    What a person or a rule denied is not done by other means, and a limit leaves nothing to repair with. A
+    call that failed can be replaced by another way. An agent that failed can be followed by another one,
+    unless its model cannot be asked at all.
+    """
+    if kind == "budget":
+        return False
+    if isinstance(error, ToolError):
+        return error.problem is not None and error.problem.kind != "denied"
+    if step.tool:
+        return True
+    return kind == "logic" and not (isinstance(error, ModelError) and error.caller)
 
 
 @dataclass(slots=True, eq=False)
@@ -139,6 +172,7 @@ class StepRunner:
         ctx, inputs = self._ctx, self.inputs(step)
         if not self._wanted(step, inputs):
             return Outcome(skipped=True)
+        warn_of_missing_tools(step, ctx)
         model = ctx.model_of(step)
         goal = step.goal
         ctx.emit(
@@ -198,7 +232,7 @@ class StepRunner:
         wait = self._ctx.given.ports.budget.wait(error, conversation.attempt - conversation.earlier)
         if not self._may_repeat(step, conversation, kind, wait):
             self._checkpoint(step, "failed", conversation, kind, str(error))
-            if kind == "logic" and (repaired := self.repair(step, error)) is not None:
+            if (repaired := self.repair(step, error, kind)) is not None:
                 await self._ctx.on_disk()
                 return repaired
             raise ended_stage(kind, conversation.attempt - conversation.earlier, error)
@@ -241,19 +275,11 @@ class StepRunner:
         if self._ctx.state.checkpoints.get(step.id) != row:
             self._ctx.emit(row)
 
-    def repair(self, step: Step, error: RunError) -> Outcome | None:
+    def repair(self, step: Step, error: RunError, kind: FailureClass) -> Outcome | None:
         """Return the outcome of a step that failed and grows an agent's step to put it right; `None` where
         that may not be, or would not help.
-
-        What a person or a rule denied is not done by other means, and a model that fails cannot put anything
-        right.
         """
-        denied = isinstance(error, ToolError) and (error.problem is None or error.problem.kind == "denied")
-        if (
-            step.repairs < 1
-            or denied
-            or (isinstance(error, ModelError) and not isinstance(error, UnusableAnswer))
-        ):
+        if step.repairs < 1 or not _may_be_repaired(step, error, kind):
             return None
         first, _, number = step.id.partition("/repair#")
         text = "" if step.tool else self._ctx.state.conversation(step.id).text

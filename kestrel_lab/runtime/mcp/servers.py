@@ -110,6 +110,22 @@ class McpServers:
             self._supervisor.unwatch(dependency_name(config.name))
         await self._end([known] if known is not None else [])
 
+    def add(self, configs: Iterable[ServerConfig]) -> None:
+        """Add the servers of a workflow; one that is there already stays. Raises `UsageError` for another
+        server of the same name.
+        """
+        with self._changing:
+            for config in configs:
+                known = self.servers.get(config.name)
+                if known is None:
+                    self.servers = {**self.servers, config.name: self._server(config)}
+                elif known.config.key != config.key:
+                    other = known.config.source or "this lab"
+                    raise UsageError(
+                        f"the MCP server {config.name!r} of {config.source} is not the one of {other}: give "
+                        "it another name"
+                    )
+
     async def forget(self, name: str) -> None:
         """Remove a server and end it."""
         with self._changing:

@@ -25,8 +25,8 @@ async def intake(scope: Scope) -> Done:
     """Classify the intent of `goal`, work on it with the contract of that intent, and verify the answer.
 
     Arguments: `goal`, the run's if not given; `verify`, the level of verification beside the form (`warn`).
-    Rules guess the intent; only where they are unsure the model is asked, once and at temperature 0, and an
-    answer that names no intent leaves the guess as it is. Grows `work` and `check`; the last artifact that
+    The step's model names the intent, asked once and at temperature 0; where its answer names none, or the
+    model is `none`, rules guess it. Grows `work` and `check`; the last artifact that
     this step produces is the answer that passed, one before it the operation's own output, `{intent, share,
     by, form}`.
     """
@@ -34,7 +34,7 @@ async def intake(scope: Scope) -> Done:
     goal = args.goal() or args.required("goal")
     level = parse_level(args.text("verify") or "warn")
 
-    async def second(question: str) -> str:
+    async def ask_model(question: str) -> str:
         try:
             return await step_dialogue(scope, temperature=temperature_of(scope)).ask(question, str)
         except ModelError:
@@ -43,7 +43,7 @@ async def intake(scope: Scope) -> Done:
             # It answered with nothing; a model that cannot be reached could not do the work either.
             return ""
 
-    found = await decide_intent(goal, second)
+    found = await decide_intent(goal, ask_model)
     form = FOR_INTENT[found.intent]
     draft = _DRAFT.format(scope.step.id)
     check = verification_step("check", draft, level, form)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -136,6 +137,8 @@ def _part(reading: Reading, where: Where, work: models.StepEntry) -> shapes.Part
     )
     if work.goal or ((work.agent is not None or pattern) and not work.tool and not work.operation):
         given["goal"] = with_goal(work.goal or f"{{{{{GOAL}}}}}", reading.scope)
+    if not given.get("tool") and _takes_provider(reading.entry.provider, given):
+        given["provider"] = reading.entry.provider
     given["consumes"] = list(
         dict.fromkeys(
             [*work.consumes, *sorted(referenced_names(work.args)), *sorted(_condition_names(work.when))]
@@ -143,6 +146,14 @@ def _part(reading: Reading, where: Where, work: models.StepEntry) -> shapes.Part
     )
     given["produces"] = _makes(reading.entry, work)
     return shapes.Part(Step.from_json(given), fed=bool(given.get("goal")) and "consumes" not in work.written)
+
+
+def _takes_provider(provider: str, given: Mapping[str, Any]) -> bool:
+    """Return whether the provider of a workflow is that of a step, which names neither one nor a model that
+    says what it is by itself (`openai/gpt-5`, `scripted:FILE`, `none`).
+    """
+    plain = re.fullmatch(r"(?!none$|local$)[^/:]*", str(given.get("model", ""))) is not None
+    return bool(provider) and not given.get("provider") and plain
 
 
 def _nested_workflow(reading: Reading, where: Where, work: models.StepEntry) -> shapes.Part:
@@ -173,7 +184,9 @@ def _nested_workflow(reading: Reading, where: Where, work: models.StepEntry) -> 
         if kind not in models.KINDS:
             raise UsageError(f"a workflow within another has a kind; {did_you_mean(kind, models.KINDS)}")
         entry = validate(document, models.KINDS[kind], work.workflow, at)
-        entry = replace(entry, agents={**agents, **entry.agents})
+        entry = replace(
+            entry, agents={**agents, **entry.agents}, provider=entry.provider or reading.entry.provider
+        )
         makes = {name for _, other in _works_of(reading.entry) for name in _makes(reading.entry, other)}
         outside, folder, above = frozenset({*makes, *reading.given}), reading.folder, reading.above
     if entry.output is not None or entry.acceptance_criteria:

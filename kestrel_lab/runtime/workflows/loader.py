@@ -15,6 +15,7 @@ from kestrel_lab.core.sanitize import shown_path
 
 if TYPE_CHECKING:
     from kestrel_lab.core.yaml.reader import YamlFile
+    from kestrel_lab.mcp.config import ServerConfig
     from kestrel_lab.runtime.workflows.models import AnyWorkflow, InputEntry
 
 # Files are read through pydantic, whose import takes as long as that of all else a run needs: only who names
@@ -73,6 +74,30 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
     )
     reading.stop_at_problems()
     return cast("Plan", answering)
+
+
+def workflow_servers(name_or_path: str | Path) -> tuple[ServerConfig, ...]:
+    """Return the MCP servers that a workflow file names. They have to be approved like those of a settings
+    file, and what the file says of their tools never makes these less dangerous.
+
+    Raises `UsageError` with file and key for a server that cannot be read.
+    """
+    from kestrel_lab.mcp.config import cautious_server, read_server
+
+    path = find_workflow(name_or_path)
+    # Hardly any workflow has servers: the others are not read and checked a second time.
+    if "mcp_servers" not in path.read_text(encoding="utf-8", errors="replace"):
+        return ()
+    document, entry = read_workflow(path)
+    servers: dict[str, ServerConfig] = {}
+    for place, table in enumerate(entry.mcp_servers):
+        where = document.place(("mcp_servers", place))
+        name = table.get("name")
+        if not isinstance(name, str) or name in servers:
+            raise UsageError(f"{where}: a server has a name of its own, not {name!r}")
+        own = {key: value for key, value in table.items() if key != "name"}
+        servers[name] = cautious_server(read_server(name, own, document.name))
+    return tuple(servers.values())
 
 
 def find_workflow(name_or_path: str | Path) -> Path:
@@ -164,4 +189,6 @@ def plan_for(
         return load_plan(given, goal, inputs)
     if inputs:
         raise UsageError(f"inputs ({', '.join(inputs)}) are for workflows: name one as the plan")
-    return given if given is None or isinstance(given, Plan) else given.plan(goal)
+    if isinstance(given, Plan):
+        return given.without_results()
+    return None if given is None else given.plan(goal)

@@ -99,6 +99,12 @@ class WorkflowEntry(Written):
     inputs: Mapping[Name, InputEntry] = field(default_factory=dict)
     acceptance_criteria: Sequence[str] = ()
     agents: Mapping[Name, AgentEntry] = field(default_factory=dict)
+    provider: str = ""
+    """The provider of the models of this workflow's agents, where neither they nor their models say one."""
+    mcp_servers: Sequence[dict[str, Any]] = ()
+    """MCP servers whose tools its steps name as `SERVER:TOOL`: each has a `name`, and what a table of
+    `kestrel.toml` has, such as `command` and `args`.
+    """
     output: Mapping[str, Any] | str | None = None
     """JSON Schema of the answer, or `module:Type` of a module that is imported."""
 

@@ -10,6 +10,7 @@ from typing import overload
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.notes import Note, NoteQuery
+from kestrel_lab.core.run_types import RunReference, run_id_of
 from kestrel_lab.core.sanitize import one_line, sanitize_text, shown_folder
 from kestrel_lab.eventlog.store import RunRow
 from kestrel_lab.language.words import stems
@@ -236,7 +237,7 @@ class WorkspaceMemory(PartsView):
         confidence: float = 0.95,
         ttl: float | None = None,
         *,
-        run: str = "",
+        run: RunReference = "",
     ) -> Note:
         """Keep a note that the user states, for `ttl` seconds if given; returns it as it is kept.
 
@@ -246,18 +247,19 @@ class WorkspaceMemory(PartsView):
         """
         if ttl is not None and not ttl > 0:
             raise UsageError(f"a note is kept for more than 0 seconds, not {ttl:g}")
-        if run:
+        run_id = run_id_of(run)
+        if run_id:
             self._lab.store.flush()
-            self._lab.store.run(run)
+            self._lab.store.run(run_id)
         note = Note(
             text=text,
             kind=kind,
             tags=tuple(tags),
             confidence=confidence,
             expires=None if ttl is None else time.time() + ttl,
-            stated=not run,
-            run=run,
-            term="short" if run else "long",
+            stated=not run_id,
+            run=run_id,
+            term="short" if run_id else "long",
         )
         return self._memory.keep(note, self._place)
 
@@ -292,9 +294,9 @@ class WorkspaceMemory(PartsView):
         """Change a note's `text`, `kind`, `tags`, `confidence` or `expires`; new text is the user's own."""
         return self._memory.edit(self.get(note_id), self._place, **changes)
 
-    def learn(self, run_id: str) -> Notes:
+    def learn(self, run: RunReference) -> Notes:
         """Keep what the log of a run teaches: errors that were put right, and what its workspace is."""
-        store = self._lab.store
+        run_id, store = run_id_of(run), self._lab.store
         store.flush()
         row = store.run(run_id)
         found = (

@@ -8,10 +8,11 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.json_types import dumps
+from kestrel_lab.core.run_types import RunReference, run_id_of
 from kestrel_lab.core.sanitize import full_stop, one_line
 from kestrel_lab.eventlog.removal import (
     RemovalPlan,
@@ -30,7 +31,6 @@ from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
-    from kestrel_lab.runtime.run import Run
     from kestrel_lab.runtime.services import Services
 
 RECEIPTS: Final = "blame"
@@ -150,7 +150,7 @@ def runs_older_than(lab: Services, age: str, *, trials: bool = False) -> list[st
     ]
 
 
-def remove_runs(lab: Services, *runs: str | Run[Any], children: bool = False) -> Removal:
+def remove_runs(lab: Services, *runs: RunReference, children: bool = False) -> Removal:
     """Remove runs for good: their events, kept texts, deleted files and cached answers, from the tables and
     from the files.
 
@@ -158,7 +158,7 @@ def remove_runs(lab: Services, *runs: str | Run[Any], children: bool = False) ->
     removed, too. Results of suites whose trials the runs are go with them; notes stay. Raises `UsageError`
     for a run that does not exist, or that somebody works on.
     """
-    chosen = [run if isinstance(run, str) else run.id for run in runs]
+    chosen = [run_id_of(run) for run in runs]
     planned = plan_of(lab, chosen, children=children)
     *_, removal = remove_in_parts(lab, planned)
     return removal

@@ -434,6 +434,20 @@ def test_outside_git_nothing_is_reused(lab, tmp_path):
     assert (result.reused, list(result.why.values())) == (0, [1])
 
 
+def test_models_in_order_are_a_configuration(lab, tmp_path):
+    """`a > b` names two scripts beside the suite as it does for a run: the second answers where the first
+    says nothing; a route may name them, too.
+    """
+    path = project(tmp_path)
+    (tmp_path / "silent.yaml").write_text("rules: [{when: double, turns: ['', '']}]\n")
+    both = "scripted:silent.yaml > scripted:script.yaml"
+    given = {"both": both, "routed": Config(name="routed", routes={"code": "none", "otherwise": both})}
+    result = asyncio.run(run_suite(lab, path, configs=given))
+    ends = {row.config: (row.result["outcome"], row.result["model_kind"]) for row in result.rows}
+    assert ends == {"both": ("pass", "scripted"), "routed": ("pass", "scripted")}
+    assert result.rows[0].result["model"].count("scripted:") == 2
+
+
 def test_configurations_can_be_chosen_and_given(lab, tmp_path):
     """By name, or new ones by a model's name, a model or a whole configuration."""
     path = project(tmp_path)

@@ -479,3 +479,21 @@ def test_a_macro_without_a_run_is_refused(tmp_path: Path) -> None:
                 {"name": "deploy", "args": {"who": "x"}}, ToolContext(workspace=Workspace(tmp_path))
             )
         )
+
+
+def test_the_prompt_names_macros_before_the_tools(tmp_path: Path) -> None:
+    """An agent with macros is told their names first, and to prefer them; without macros it is told
+    nothing of them.
+    """
+    effects: list[str] = []
+    with with_deploy(tmp_path / "home", tmp_path, effects.append) as session:
+        told = session.run_sync("go", model=ScriptedModel(["done"]), workspace=tmp_path).events()[0]
+    assert isinstance(told, RunStarted)
+    first = told.system.partition("\n- ")[2]
+    assert first.startswith("Macros are sequences of calls")
+    assert "rather than its single tools: deploy." in first
+    assert told.system.index("deploy") < told.system.index("Use tools to find things out")
+    with Lab(tmp_path / "other", env={}) as session:
+        plain = session.run_sync("go", model=ScriptedModel(["done"]), workspace=tmp_path).events()[0]
+    assert isinstance(plain, RunStarted)
+    assert "acro" not in plain.system

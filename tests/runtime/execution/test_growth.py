@@ -469,7 +469,7 @@ def test_a_condition_that_cannot_be_decided_fails_its_step(session: Lab, workspa
         ({"when": "x =="}, "step 'a':"),
         ({"when": "y == 1"}, "the condition of step 'a' asks for 'y', which the step does not consume"),
         ({"operation": "fly", "goal": ""}, "step 'a': there is no operation 'fly'"),
-        ({"tools": ("mesure",)}, "step 'a': there is no tool 'mesure'; did you mean 'measure'"),
+        ({"tool": "mesure", "goal": ""}, "step 'a': there is no tool 'mesure'; did you mean 'measure'"),
         ({"turns": 0}, "step 'a' has 0 turns"),
     ],
 )

@@ -121,17 +121,23 @@ def test_a_wrong_fact_fails_also_where_the_form_is_broken(session: Lab, workspac
 
 
 @pytest.mark.parametrize(
-    "goal", ["Make a plan", "Plan how to print less.", "Can you draft a plan for a smaller module?"]
+    "goal",
+    [
+        "Make a plan",
+        "How can a.py print less? Make a plan.",
+        "Wie druckt a.py weniger? Mach einen Plan.",
+        "a.py はどうすれば短くなりますか。計画を立ててください。",
+    ],
 )
 def test_a_goal_that_asks_for_a_plan_gets_the_form_of_one(session: Lab, workspace: Path, goal: str) -> None:
-    """No model is asked what such a goal wants."""
-    run = carry_out(session, workspace, goal, says(LONG, PLAN), form="auto")
+    """In any language, and where the goal is a question, too: the model that is there says what it wants."""
+    run = carry_out(session, workspace, goal, says(LONG, PLAN, "plan"), form="auto")
     output = run._state.outputs["intake"]
     assert isinstance(output, dict)
     assert (output["intent"], output["form"], output["by"], run.status, run.answer) == (
         "plan",
         "plan",
-        "rules",
+        "model",
         RunStatus.COMPLETE,
         PLAN,
     )
@@ -165,7 +171,8 @@ def test_a_plan_that_verifies_gets_the_form(session: Lab, workspace: Path) -> No
 @pytest.mark.parametrize(
     ("goal", "second", "asked", "form", "by"),
     [
-        ("Where is the limit defined?", "edit", 0, "brief", "rules"),
+        ("Where is the limit defined?", "Explanation.", 1, "explanation", "model"),
+        ("Where is the limit defined?", "no idea", 1, "brief", "rules"),
         (UNSURE, "Explanation.", 1, "explanation", "model"),
         (UNSURE, "either a question or an edit", 1, "brief", "rules"),
         (UNSURE, "bananas", 1, "brief", "rules"),
@@ -175,9 +182,7 @@ def test_a_plan_that_verifies_gets_the_form(session: Lab, workspace: Path) -> No
 def test_auto_finds_the_form(
     session: Lab, workspace: Path, goal: str, second: str, asked: int, form: str, by: str
 ) -> None:
-    """Rules decide where they are sure; else the model is asked once, without chance or tools, and only a
-    clear word changes anything.
-    """
+    """The model is asked once, without chance or tools; where it says no clear word, rules decide."""
     seen: list[ModelRequest] = []
     answer = "I do not know."
     run = carry_out(session, workspace, goal, says(answer, answer, second, seen), form="auto")
@@ -284,15 +289,13 @@ def test_a_contract_that_passes_everything_would_be_seen(workspace: Path) -> Non
     assert (passes(mutant), passes(real)) == (True, False)
 
 
-def test_an_intake_that_ignores_the_second_opinion_would_be_seen() -> None:
-    """The deliberate bug: rules alone take an unsure goal for something else than the opinion that
-    decides.
-    """
+def test_an_intake_that_ignores_the_model_would_be_seen() -> None:
+    """The deliberate bug: rules alone take a goal for something else than the model that decides."""
 
     async def second(_: str) -> str:
         return "Explanation."
 
     assert asyncio.run(decide_intent(UNSURE)).intent == "question"
     assert asyncio.run(decide_intent(UNSURE, second)) == IntentGuess(
-        intent="explanation", share=0.0, by="model"
+        intent="explanation", share=1.0, by="model"
     )

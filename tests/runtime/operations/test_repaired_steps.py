@@ -106,12 +106,12 @@ def ended(run: Run) -> list[tuple[str, bool, bool]]:
 
 
 def test_nothing_goes_on_behind_a_step_that_failed(session: Lab, workspace: Path) -> None:
-    """Without a budget the run fails with the step's reason; its answer is the text of before, never that of
-    a later step.
+    """Without a budget the run fails with the step's reason; its answer is what that step says, never what
+    another step says.
     """
     mind = Mind()
     run = carry_out(session, workspace, mind, repairs=0)
-    assert (run.status, run.answer) == (RunStatus.FAILED, "I saw a roof.")
+    assert (run.status, run.answer) == (RunStatus.FAILED, "ValueError: there is no roff")
     assert "step 'plan/height' failed: measure: ValueError: there is no roff" in run.reason
     assert mind.asked == ["Make a", "Look around."]
 
@@ -189,6 +189,104 @@ def test_a_model_that_fails_repairs_nothing(session: Lab, workspace: Path) -> No
     assert run.status == RunStatus.FAILED
     assert "a bad key" in run.reason
     assert [name for name, _, _ in ended(run) if "repair" in name] == ["plan/height/repair#1"]
+
+
+def failing(error: Exception | None, answer: str) -> Tool:
+    """A tool that raises an error, or answers."""
+
+    @tool(danger_level="high", effect="opaque")
+    def attempt() -> str:
+        """Attempt it."""
+        if error is not None:
+            raise error
+        return answer
+
+    return attempt
+
+
+AROUND: list[dict[str, Any]] = [
+    {"id": "look", "goal": "Look around."},
+    {"id": "middle", "tool": "attempt", "args": {}, "produces": ["height"]},
+    {"id": "tell", "goal": "Tell the height.", "consumes": ["height"]},
+]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("nothing there"), ConnectionError("refused"), TimeoutError("too slow"), OSError("no disk")],
+    ids=["logic", "dependency", "transient", "system"],
+)
+def test_a_failed_call_of_any_kind_becomes_a_new_step(
+    error: Exception, session: Lab, workspace: Path
+) -> None:
+    """Whatever ends a call, an agent is given what failed as a new step of the plan, and the plan goes on."""
+    mind = Mind("The roof is 7 m high.", steps=AROUND)
+    run = carry_out(session, workspace, mind, repairs=1, tools=(failing(error, ""),), approve="auto:critical")
+    assert (run.status, run.answer) == (RunStatus.COMPLETE, "It is 7 m high.")
+    assert [step.id for step in run.plan.steps if step.stage == "repair"] == ["plan/middle/repair#1"]
+    told = next(text for text in mind.seen if text.startswith("Put a step"))
+    assert str(error) in told
+
+
+@pytest.mark.parametrize("says", ["", ModelError("it broke off")], ids=["silence", "error"])
+def test_an_agent_that_failed_becomes_a_new_step(
+    says: str | Exception, session: Lab, workspace: Path
+) -> None:
+    """An agent whose model says nothing, or breaks off, is followed by another one in its place."""
+    steps = [{"id": "look", "goal": "Look around."}, {"id": "tell", "goal": "Work on it."}]
+
+    class Failing(Mind):
+        def __call__(self, request: ModelRequest) -> Turn:
+            first = next(message.text for message in request.messages if message.role == "user")
+            if first.startswith("Work"):
+                if isinstance(says, Exception):
+                    raise says
+                return says
+            return super().__call__(request)
+
+    run = carry_out(session, workspace, Failing("It is 7 m high.", steps=steps), repairs=1)
+    assert (run.status, run.answer) == (RunStatus.COMPLETE, "It is 7 m high.")
+    assert run.plan.steps[-1].id == "plan/tell/repair#1"
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [("deny", "attempt was denied by policy"), ("auto:critical", "ValueError: nothing there")],
+)
+def test_a_step_that_stays_failed_answers_in_its_own_words(
+    policy: str, says: str, session: Lab, workspace: Path
+) -> None:
+    """Where nothing may be repaired, the answer of the run is what the failed step says, which no other step
+    said.
+    """
+    mind = Mind(steps=AROUND)
+    tools = (failing(ValueError("nothing there"), ""),)
+    run = carry_out(session, workspace, mind, repairs=0, tools=tools, approve=policy)
+    assert run.status == RunStatus.FAILED
+    assert run.answer.startswith(says)
+    assert "plan/middle" in run.reason
+
+
+def test_the_plan_of_a_run_has_its_criteria_and_artifacts(session: Lab, workspace: Path) -> None:
+    """`run.plan` has what was proposed and made: also read from the log again, and in a plan that is carried
+    out once more.
+    """
+    run = carry_out(session, workspace, Mind("The roof is 7 m high."), repairs=1)
+    assert run.plan.acceptance_criteria == ("it names the height",)
+    made = run.plan.artifacts
+    assert made["height"] == "The roof is 7 m high."
+    assert (made["result of look"], made["answer"]) == ("I saw a roof.", "It is 7 m high.")
+    assert session.get(run).plan == run.plan
+    told = Plan(
+        steps=(Step(id="tell", goal="Tell the height.", produces=("word",)),), artifacts={"goal": "g"}
+    )
+    first = session.run_sync("g", model=ScriptedModel(["7 m"]), workspace=workspace, plan=told)
+    again = session.run_sync("g", model=ScriptedModel(["8 m"]), workspace=workspace, plan=first.plan)
+    assert (first.plan.artifacts, again.plan.artifacts) == (
+        {"goal": "g", "word": "7 m"},
+        {"goal": "g", "word": "8 m"},
+    )
+    assert Plan.from_json(first.plan.as_json()) == told
 
 
 def test_steps_that_do_not_wait_for_each_other_would_be_seen(

@@ -206,6 +206,7 @@ def test_python_and_files_say_the_same_of_an_agent(tmp_path: Path) -> None:
     """Every setting, in an agent file, in a step of a workflow and in Python, makes the same step."""
     said: dict[str, Any] = {
         "model": "small",
+        "provider": "openai",
         "instructions": "Rhyme.",
         "tools": ["read_file"],
         "turns": 2,
@@ -434,8 +435,11 @@ def test_what_a_person_gives_is_not_looked_at_again(session: Lab, workspace: Pat
 def test_what_a_loop_will_need_is_looked_at_before_it_runs(
     session: Lab, workspace: Path, tmp_path: Path
 ) -> None:
-    """A tool that does not exist, inside a loop, is refused before anything is written."""
-    flow = written(tmp_path, LOOP.replace("consumes: [draft]", "tools: [raed_file]"))
+    """A call of a tool that does not exist, inside a loop, is refused before anything is written."""
+    steps = {"id": "draft", "tool": "raed_file", "args": {"path": "a"}}
+    flow = written(
+        tmp_path, json.dumps({"kind": "loop", "steps": [steps], "until": "draft == 'x'", "limit": 2})
+    )
     with pytest.raises(
         UsageError, match="step 'draft': there is no tool 'raed_file'; did you mean 'read_file'"
     ):
