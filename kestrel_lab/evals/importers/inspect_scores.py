@@ -5,24 +5,23 @@ passed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+from kestrel_lab.evals.importers.json_fields import JsonFields
 
 _WORDS: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """What scores that are words count, as Inspect counts them."""
 
 
-def scores_by_scorer(sample: dict[str, Any]) -> dict[str, Any]:
+def scores_by_scorer(sample: JsonFields) -> dict[str, Any]:
     """Return the values of scores by scorer; the oldest logs have one without a name."""
-    scores = (
-        dict(sample["scores"])
-        if sample.get("scores")
-        else {"score": sample["score"]}
-        if sample.get("score")
-        else {}
-    )
+    scores: Mapping[str, Any] = sample.fields("scores")
+    if not scores and sample.get("score"):
+        scores = {"score": sample["score"]}
     return {
-        str(name): score.get("value") if isinstance(score, dict) else score for name, score in scores.items()
+        str(name): score.get("value") if isinstance(score, Mapping) else score
+        for name, score in scores.items()
     }
 
 

@@ -17,13 +17,8 @@ from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.importers.formats import ENDINGS, files_in, read_file
-from kestrel_lab.evals.importers.imported_run import (
-    UNREADABLE,
-    Broken,
-    Recording,
-    Records,
-    unreadable_record,
-)
+from kestrel_lab.evals.importers.imported_run import Recording, Records, unreadable_record
+from kestrel_lab.evals.importers.json_fields import UNREADABLE, Broken
 from kestrel_lab.evals.importers.recorded_events import COMMIT, events_of, trial_of
 from kestrel_lab.evals.importers.routing_data import is_routing, routing_rows
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval

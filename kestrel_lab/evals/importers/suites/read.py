@@ -7,9 +7,7 @@ from pathlib import Path
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.yaml.reader import read_yaml
-from kestrel_lab.evals.importers.imported_run import (
-    UNREADABLE,
-)
+from kestrel_lab.evals.importers.json_fields import UNREADABLE
 from kestrel_lab.evals.importers.suites.draft import ImportedSuite, SuiteDraft, slug
 from kestrel_lab.evals.importers.suites.harbor import find_tasks, read_harbor
 from kestrel_lab.evals.importers.suites.inspect_tasks import read_inspect
