@@ -28,6 +28,7 @@ from kestrel_lab.evals.importers.imported_run import (
 from kestrel_lab.evals.importers.json_fields import UNREADABLE, Broken, JsonFields, parse_json
 
 _HEAD: Final = 4_096
+_CODEX_LINES: Final = ("session_meta", "turn_context", "response_item", "event_msg")
 _HARNESS: Final = re.compile(r"\s*<([\w-]+)[ >].*</\1>\s*", re.DOTALL)
 """Text in one element: this is how both programs mark what they, and not the user, send to the model."""
 
@@ -52,7 +53,7 @@ def session_format(path: Path) -> str:
 def _format_of(line: Mapping[str, Any]) -> str:
     if "resourceSpans" in line:
         return "otel"
-    if line.get("type") == "session_meta" and isinstance(line.get("payload"), dict):
+    if line.get("type") in _CODEX_LINES and isinstance(line.get("payload"), dict):
         return "codex"
     return (
         "claude-code"
@@ -136,8 +137,8 @@ def read_claude_code(path: Path) -> Records:
         conversation = threads.setdefault(name, _Conversation())
         root[known] = name
         try:
-            if not isinstance(line.get("type"), str):
-                raise TypeError("its type is no text")
+            if not line.text("type"):
+                raise ValueError("it has no type")
             if line["type"] in ("user", "assistant"):
                 facts |= {
                     key: line[key] for key in ("sessionId", "cwd", "version", "gitBranch") if line.get(key)
@@ -296,9 +297,9 @@ def read_codex(path: Path) -> Records:
         lines += 1
         line = JsonFields(value, f"{shown_path(path)}:{number}", left_out, whole=True)
         try:
-            payload, at, kind = line.fields("payload"), line.time("timestamp"), line["type"]
-            if not isinstance(kind, str):
-                raise TypeError("its type is no text")
+            payload, at, kind = line.fields("payload"), line.time("timestamp"), line.text("type")
+            if not kind:
+                raise ValueError("it has no type")
             if kind == "session_meta":
                 facts |= {
                     key: payload[key] for key in ("id", "cwd", "cli_version", "git") if payload.get(key)
@@ -309,7 +310,7 @@ def read_codex(path: Path) -> Records:
                 model = payload.text("model") or model
             elif kind == "response_item":
                 _take_codex(conversation, payload, at)
-            elif kind == "event_msg" and payload.get("type") == "token_count":
+            elif kind == "event_msg" and payload.text("type") == "token_count":
                 _count_codex(conversation, payload.fields("info"))
         except UNREADABLE as error:
             yield unreadable_record(f"{shown_path(path)}:{number}", "no line of a rollout", error)
@@ -329,9 +330,9 @@ def read_codex(path: Path) -> Records:
 
 
 def _take_codex(conversation: _Conversation, item: JsonFields, at: float | None) -> None:
-    kind = item["type"]
-    if not isinstance(kind, str):
-        raise TypeError(f"its type is {type(kind).__name__}, no text")
+    kind = item.text("type")
+    if not kind:
+        raise ValueError("it has no type")
     if kind == "message" and item["role"] != "assistant":
         text = item.content("content").text
         if item["role"] in ("developer", "system"):
@@ -342,9 +343,12 @@ def _take_codex(conversation: _Conversation, item: JsonFields, at: float | None)
     if kind.endswith("_output"):
         output = item.get("output")
         failed = isinstance(output, Mapping) and output.get("success") is False
-        text = (
-            (item.fields("output") if isinstance(output, Mapping) else item).content("content", "output").text
-        )
+        holder = item
+        if isinstance(output, Mapping):
+            holder = item.fields("output")
+            if "content" not in holder:
+                holder.note("content", "an output has none")
+        text = holder.content("content", "output").text
         _add_answer(conversation, item.label("call_id"), text, at, failed=failed)
         return
     if kind == "message":

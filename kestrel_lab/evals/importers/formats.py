@@ -22,6 +22,7 @@ from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat, is_me
 from kestrel_lab.evals.importers.coding_agents.gemini_sessions import (
     gemini_lines,
     gemini_session,
+    is_gemini_line,
     is_gemini_session,
 )
 from kestrel_lab.evals.importers.coding_agents.opencode_sessions import (
@@ -150,7 +151,7 @@ FORMATS: Final[tuple[Format, ...]] = (
         fits=lambda value: is_gemini_session(value) and isinstance(value.get("messages"), list),
         read=_one(gemini_session),
     ),
-    Format(name="gemini", title=_GEMINI, unit="parts", fits=is_gemini_session, read=_one(gemini_lines)),
+    Format(name="gemini", title=_GEMINI, unit="parts", fits=is_gemini_line, read=_one(gemini_lines)),
     Format(name="opencode", title=_OPENCODE, fits=is_opencode_session, read=_one(opencode_session)),
     Format(
         name="opencode", title=_OPENCODE, unit="parts", fits=is_opencode_message, read=_one(opencode_messages)

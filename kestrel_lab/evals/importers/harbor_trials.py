@@ -97,7 +97,6 @@ def harbor_trial(trial: JsonFields, conversations: Sequence[Recording], path: Pa
         tokens_cached=spent.count("n_cache_tokens"),
         cost_usd=spent.amount("cost_usd"),
     )
-    left_out = [part for conversation in conversations for part in conversation.left_out] + trial.left_out
     broke = not scores or (bool(exception) and not done)
     return replace(
         first,
@@ -119,7 +118,8 @@ def harbor_trial(trial: JsonFields, conversations: Sequence[Recording], path: Pa
         passed=None if broke else done,
         unjudged="" if scores else "it has no reward that is a number",
         usage=usage if usage.as_json() else first.usage,
-        left_out=tuple(dict.fromkeys(left_out)),
+        # Last: what is read above is noted while it is read.
+        left_out=(*(part for one in conversations for part in one.left_out), *trial.left_out),
     )
 
 

@@ -184,6 +184,14 @@ class Recording:
         require_texts(self, *_RECORDED_TEXTS)
         require_amounts(self, "seconds", "epoch")
         read_seconds(self.began)
+        asked = any(message.role == "user" and message.text.strip() for message in self.messages)
+        if not asked and any(message.role == "assistant" for message in self.messages):
+            # What the model said and did is worth as much without it.
+            note = "no message of a user can be read in it"
+            object.__setattr__(self, "messages", [described_task(f"({note})"), *self.messages])
+            object.__setattr__(self, "left_out", (*self.left_out, Broken(self.source, note)))
+        # A field that is read twice is left out once.
+        object.__setattr__(self, "left_out", tuple(dict.fromkeys(self.left_out)))
 
     @property
     def run_id(self) -> str:
@@ -198,10 +206,15 @@ class Recording:
     @property
     def goal(self) -> str:
         """What the user asked first; raises `ValueError` where nobody asked anything."""
-        asked = next((said.text for said in self.messages if said.role == "user"), "")
-        if not asked.strip():
-            raise ValueError("there is no message of a user in it")
-        return asked
+        return self.messages[self.first_question].text
+
+    @property
+    def first_question(self) -> int:
+        """The index of the first message in which a user asks something; raises `ValueError` without one."""
+        for index, message in enumerate(self.messages):
+            if message.role == "user" and message.text.strip():
+                return index
+        raise ValueError("there is no message of a user in it")
 
     @property
     def answer(self) -> str:
@@ -264,6 +277,25 @@ def read_parts(
             calls = unanswered
             messages += read_messages
     return messages
+
+
+def without_unasked_results(
+    messages: Iterable[ImportedMessage], place: str, left_out: list[Broken]
+) -> list[ImportedMessage]:
+    """Return messages without the answers to calls that none before them makes, which are noted."""
+    asked: list[ImportedMessage] = []
+    calls: list[str] = []
+    for message in messages:
+        if message.role == "assistant":
+            calls = [call.id for call in message.calls]
+        elif message.role == "tool":
+            try:
+                del calls[answered_call(calls, message.call)]
+            except ValueError as error:
+                left_out.append(Broken(place, f"left out: {error}"))
+                continue
+        asked.append(message)
+    return asked
 
 
 def answered_call(calls: Sequence[str], call: str) -> int:

@@ -32,6 +32,7 @@ from kestrel_lab.evals.importers.imported_run import (
     unreadable_record,
 )
 from kestrel_lab.evals.importers.inspect_scores import (
+    is_score,
     judgements,
     main_verdict,
     mark_of,
@@ -132,8 +133,11 @@ def log_samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
         log = _read_json_log(path)
         head = _log_header(path, log)
         samples = log.get("samples")
+        if samples is not None and not isinstance(samples, list):
+            yield "samples", head, UsageError("it is no list: none of its samples can be read")
         for number, sample in enumerate(samples if isinstance(samples, list) else ()):
-            yield f"samples[{number}]", head, sample
+            place = f"samples[{number}]"
+            yield place, head, UsageError("it is null") if sample is None else sample
         yield "", head, None
         return
     with ZipOfJson(path) as parts:
@@ -201,7 +205,7 @@ def sample_row(about: dict[str, Any], record: JsonFields, passes: float) -> dict
         "suite": about["task"],
         "scenario": sample_id,
         "family": "",
-        "config": _config(about),
+        "config": _config(JsonFields(about, "eval", record.left_out)),
         "model": about["model"],
         "model_kind": "scripted" if about["model"].startswith("mockllm/") else "real",
         "epoch": epoch if epoch is not None else 1,
@@ -229,11 +233,10 @@ def error_of_sample(record: JsonFields) -> str:
     return one_line(str(message or "it broke"), 500)
 
 
-def _config(about: dict[str, Any]) -> str:
+def _config(about: JsonFields) -> str:
     settings = {"solver": about.get("solver") or None}
     for part in ("task_args_passed", "model_generate_config", "solver_args_passed"):
-        if isinstance(given := about.get(part), dict):
-            settings |= given
+        settings |= about.fields(part)
     shown = ", ".join(
         f"{key}={one_line(str(value), 40)}" for key, value in settings.items() if value is not None
     )
@@ -359,6 +362,9 @@ def _recording(about: dict[str, Any], record: JsonFields, source: str, passes: f
         task = asked or f"Sample {row['scenario']} of {about['task']}; the log has no messages"
         said.insert(0, described_task(task))
     explanations = record.fields("scores")
+    for name, value in scores.items():
+        if not is_score(value):
+            explanations.note(name, f"it is no score: {one_line(repr(value), 40)}")
     return Recording(
         format="inspect",
         source=source,
@@ -418,11 +424,11 @@ class _SampleConversation:
         self._answers = {
             _message_id(event): event
             for event in events
-            if event.get("event") == "model" and not event.get("pending")
+            if event.text("event") == "model" and not event.get("pending")
         }
         """By the id of a message, the call of the model that wrote it."""
         self._results = {
-            event.label("id"): event for event in events if event.get("event") == "tool" and event.get("id")
+            event.label("id"): event for event in events if event.text("event") == "tool" and event.get("id")
         }
         self._nothing = JsonFields({}, record.place, record.left_out)
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kestrel_lab.evals.importers.json_fields import JsonFields
+from kestrel_lab.evals.importers.json_fields import JsonFields, UnreadNumber
 
 _WORDS: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """What scores that are words count, as Inspect counts them."""
@@ -63,6 +63,14 @@ def judgements(scores: dict[str, Any], headline: float) -> dict[str, float]:
     found = {name: mark_of(value) for name, value in scores.items() if not isinstance(value, dict | list)}
     main = next(iter(scores), "")
     return found if main in found or math.isnan(headline) else {main: headline, **found}
+
+
+def is_score(value: Any) -> bool:
+    """Return whether a value is what a scorer may give: a number, a word, or several by name or in a list."""
+    if isinstance(value, Mapping | list):
+        parts = value.values() if isinstance(value, Mapping) else value
+        return all(not isinstance(part, Mapping | list) and is_score(part) for part in parts)
+    return not isinstance(value, UnreadNumber)
 
 
 def _is_verdict(value: Any) -> bool:

@@ -49,26 +49,38 @@ class MessageContent:
 def parse_json(content: bytes | str) -> Any:
     """Return the value of JSON as other tools write it; raises `ValueError` for anything else.
 
-    A number that no double holds (NaN, 1e999, 5,000 digits) is its text: it costs the field that it stands
-    in, where that is a number, and nothing else.
+    A number that no double holds (NaN, 1e999, 5,000 digits) is an `UnreadNumber`: it costs the field that it
+    stands in, and nothing else.
     """
     try:
-        return json.loads(content, parse_int=_whole_number, parse_float=_finite_number, parse_constant=str)
+        return json.loads(
+            content, parse_int=_whole_number, parse_float=_finite_number, parse_constant=UnreadNumber
+        )
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
 
+class UnreadNumber(str):
+    """The text of a number that no double holds: neither number nor text to the fields of a recording, and
+    a text where JSON is kept as it is, in the arguments of a call for instance.
+    """
+
+    __slots__ = ()
+
+
 def _whole_number(digits: str) -> int | str:
-    return int(digits) if len(digits) <= _LONGEST_NUMBER else digits
+    return int(digits) if len(digits) <= _LONGEST_NUMBER else UnreadNumber(digits)
 
 
 def _finite_number(digits: str) -> float | str:
     number = float(digits)
-    return number if math.isfinite(number) else digits
+    return number if math.isfinite(number) else UnreadNumber(digits)
 
 
 def describe_type(value: Any) -> str:
     """Return what a value is, for a message about a field."""
+    if isinstance(value, UnreadNumber):
+        return f"the number {one_line(value, 20)}"
     return "nothing" if value is None else f"of type {type(value).__name__}"
 
 
@@ -169,7 +181,7 @@ class JsonFields(Mapping[str, Any]):
         """Return the texts in the first of the fields that has a list; other items are noted."""
         texts = []
         for place, item in self.parts(*names):
-            if isinstance(item, str):
+            if isinstance(item, str) and not isinstance(item, UnreadNumber):
                 texts.append(item)
             else:
                 self.left_out.append(Broken(place, f"left out: it is no text, but {describe_type(item)}"))
@@ -183,7 +195,7 @@ class JsonFields(Mapping[str, Any]):
             value = self._value.get(name)
             if value is None:
                 continue
-            if isinstance(value, str | list):
+            if isinstance(value, str | list) and not isinstance(value, UnreadNumber):
                 return read_content(value, self.place_of(name), self.left_out, skip)
             self.note(name, f"it is neither a text nor parts of one, but {describe_type(value)}")
         return MessageContent()
@@ -205,13 +217,13 @@ class JsonFields(Mapping[str, Any]):
 
 
 def _read_text(value: Any) -> str:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or isinstance(value, UnreadNumber):
         raise TypeError(f"it is no text, but {describe_type(value)}")
     return value
 
 
 def _read_label(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if isinstance(value, bool | UnreadNumber) or not isinstance(value, str | int):
         raise TypeError(f"it is no name, but {describe_type(value)}")
     return str(value)
 
@@ -298,19 +310,22 @@ def read_content(
     texts: list[str] = []
     thoughts: list[str] = []
     for index, part in enumerate(value):
-        if isinstance(part, str):
+        if isinstance(part, str) and not isinstance(part, UnreadNumber):
             texts.append(part)
         elif not isinstance(part, Mapping):
             reason = f"left out: it is no part of a message, but {describe_type(part)}"
             left_out.append(Broken(f"{place}[{index}]", reason))
         elif part.get("type") in skip:
             continue
-        elif is_reasoning(part):
-            thoughts.append(reasoning_text(part))
-        elif isinstance(part.get("text"), str):
-            texts.append(part["text"])
         else:
-            texts.append(f"[{part.get('type', 'part')}]")
+            fields = JsonFields(part, f"{place}[{index}]", left_out)
+            kind, text = fields.text("type"), fields.text("text")
+            if is_reasoning(part):
+                thoughts.append(reasoning_text(part) or fields.text("thinking", "reasoning"))
+            elif isinstance(part.get("text"), str):
+                texts.append(text)
+            elif part.get("text") is None:
+                texts.append(f"[{kind or 'part'}]")
     return MessageContent("\n\n".join(texts), "\n\n".join(filter(None, thoughts)))
 
 

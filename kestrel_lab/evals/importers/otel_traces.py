@@ -21,17 +21,18 @@ from kestrel_lab.evals.importers.imported_run import (
     ImportedMessage,
     Recording,
     Records,
-    answered_call,
     offered_tools,
     read_call,
     read_calls,
     record_digest,
     unreadable_record,
+    without_unasked_results,
 )
 from kestrel_lab.evals.importers.json_fields import (
     UNREADABLE,
     Broken,
     JsonFields,
+    UnreadNumber,
     is_reasoning,
     parse_json,
     read_seconds,
@@ -58,7 +59,12 @@ class _Span(TracedOperation):
 
     @property
     def kind(self) -> str:
-        return self.facts.text("gen_ai.operation.name")
+        """What was done in it; where it does not say so, what it recorded shows it."""
+        if operation := self.facts.text("gen_ai.operation.name"):
+            return operation
+        if "gen_ai.input.messages" in self.facts or "gen_ai.output.messages" in self.facts:
+            return "chat"
+        return "execute_tool" if "gen_ai.tool.call.id" in self.facts else ""
 
 
 def read_otel(path: Path) -> Records:
@@ -138,24 +144,37 @@ def _read_span(span: JsonFields) -> _Span:
                 facts[_require_text(attribute["key"])] = _attribute_value(attribute["value"])
             except UNREADABLE as error:
                 span.left_out.append(unreadable_record(attribute.place, "no attribute", error))
-    began = read_seconds(int(span["startTimeUnixNano"]) / 1e9)
+    began = span.read("startTimeUnixNano", _seconds_of_nano)
+    if began is None:
+        raise ValueError("it does not say when it began")
     # A span that was exported before it ended has no end.
-    ended = read_seconds(int(span.get("endTimeUnixNano") or span["startTimeUnixNano"]) / 1e9)
-    if began is None or ended is None:
-        raise ValueError("it has no time")
+    ended = span.read("endTimeUnixNano", _seconds_of_nano)
     return _Span(
         trace=_require_text(span["traceId"]),
         id=_require_text(span["spanId"]),
         parent=_require_text(span.get("parentSpanId") or ""),
         began=began,
-        ended=max(began, ended),
+        ended=began if ended is None else max(began, ended),
         error=(status.text("message") or "failed") if status.get("code") in (2, "STATUS_CODE_ERROR") else "",
         facts=JsonFields(facts, span.place, span.left_out),
     )
 
 
+def _seconds_of_nano(value: Any) -> float:
+    seconds = _whole_number(value) / 1e9
+    read_seconds(seconds)
+    return seconds
+
+
+def _whole_number(value: Any) -> int:
+    """Return a whole number, which OTLP writes as text."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(f"it is no whole number: {one_line(repr(value), 40)}")
+    return int(value)
+
+
 def _require_text(value: object) -> str:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or isinstance(value, UnreadNumber):
         raise TypeError(f"an id is a text, not {one_line(str(value), 60)}")
     return value
 
@@ -164,7 +183,9 @@ def _attribute_value(value: Any) -> Any:
     """Return an OTLP value as JSON; whole numbers are texts in OTLP."""
     ((kind, held),) = value.items()
     if kind == "intValue":
-        return int(held)
+        return _whole_number(held)
+    if kind == "stringValue":
+        return _require_text(held)
     if kind == "arrayValue":
         return [_attribute_value(one) for one in held.get("values", ())]
     if kind == "kvlistValue":
@@ -195,9 +216,9 @@ def _recording(place: str, spans: Sequence[_Span], agent: _Span | None) -> Recor
         for message in asked[last + 1 if messages else 0 :]:
             messages += _read_tolerantly(message, tools)
         messages += _read_answer(span)
-    if not any(message.role == "user" for message in messages):
+    if not messages:
         raise ValueError(_NO_CONTENT)
-    messages = _without_unasked_results(messages, spans[0].facts)
+    messages = without_unasked_results(messages, place, spans[0].facts.left_out)
     answered = {message.call for message in messages if message.role == "tool"}
     # Results of the last calls are in no later model call.
     for wanted in messages[-1].calls:
@@ -222,23 +243,6 @@ def _recording(place: str, spans: Sequence[_Span], agent: _Span | None) -> Recor
         error=whole.error,
         facts={key: value for key, value in facts.items() if value},
     )
-
-
-def _without_unasked_results(messages: Sequence[ImportedMessage], notes: JsonFields) -> list[ImportedMessage]:
-    """Return the messages without answers to calls that no message before them makes, which are noted."""
-    kept: list[ImportedMessage] = []
-    calls: list[str] = []
-    for message in messages:
-        if message.role == "assistant":
-            calls = [call.id for call in message.calls]
-        elif message.role == "tool":
-            try:
-                del calls[answered_call(calls, message.call)]
-            except ValueError as error:
-                notes.left_out.append(Broken(notes.place, f"left out: {error}"))
-                continue
-        kept.append(message)
-    return kept
 
 
 def _objects(span: _Span, name: str) -> list[JsonFields]:

@@ -67,7 +67,7 @@ class _Conversion:
         self._put(e.PlanProposed(plan=Plan.single(goal).as_json()))
         self._put(e.StateTransition(source=RunStatus.PLANNING, target=RunStatus.EXECUTING))
         self._put(e.StepStarted(step=_STEP, goal=goal))
-        first = next(place for place, said in enumerate(recording.messages) if said.role == "user")
+        first = recording.first_question
         for place, said in enumerate(recording.messages):
             if said.role == "assistant":
                 self._assistant(said, place)

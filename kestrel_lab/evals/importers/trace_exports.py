@@ -21,11 +21,14 @@ from kestrel_lab.evals.importers.imported_run import (
     read_parts,
     record_digest,
     unreadable_record,
+    without_unasked_results,
 )
 from kestrel_lab.evals.importers.json_fields import (
     UNREADABLE,
     Broken,
     JsonFields,
+    UnreadNumber,
+    is_reasoning,
     parse_json,
     read_amount,
     read_count,
@@ -58,7 +61,7 @@ class _Span(TracedOperation):
     tool: str = ""
     """The tool that was called; empty for a model."""
     call: str = ""
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[Any] = field(default_factory=list)
     answer: dict[str, Any] | None = None
     """What the model answered, or the tool (`content`)."""
     model: str = ""
@@ -118,6 +121,9 @@ def _recordings(
         part = f" part {number}" if len(conversations) > 1 else ""
         place = f"{source} (trace {trace}{part})"
         _add_last_results(conversation, tools)
+        left_out: list[Broken] = []
+        conversation.said = without_unasked_results(conversation.said, place, left_out)
+        yield from left_out
         try:
             yield _recording(name, conversation, place, f"{trace}{part}")
         except UNREADABLE as error:
@@ -140,7 +146,7 @@ def _add(
         default=None,
     )
     if best is None:
-        if not any(one.role == "user" and one.text.strip() for one in asked):
+        if not asked and span.answer is None:
             raise ValueError(_NO_MESSAGES)
         conversations.append(best := _Conversation(system=system))
     new = asked[len(best.said) :]
@@ -231,25 +237,42 @@ def _json(value: Any) -> Any:
     return value
 
 
-def _chat(value: Any, role: str = "user") -> list[dict[str, Any]]:
-    """Return messages of a chat from what tools record of one: a list, a request, a response, or a text."""
+def _chat(value: Any, role: str = "user") -> list[Any]:
+    """Return messages of a chat from what tools record of one: a list, a request, a response, or a text.
+
+    What is no message stays as it is, for its reader to name.
+    """
     value = _json(value)
     if isinstance(value, list):
-        return [message for one in value for message in _chat(one, role)]
-    if isinstance(value, str):
-        return [{"role": role, "content": value}] if value else []
-    if not isinstance(value, dict):
+        return [message for one in value for message in (_chat(one, role) if one != [] else [one])]
+    if value is None or value in ("", {}):
         return []
+    if isinstance(value, str) and not isinstance(value, UnreadNumber):
+        return [{"role": role, "content": value}]
+    if not isinstance(value, dict):
+        return [value]
     for inner in _HOLDERS:
         if inner in value and "role" not in value:
             return _chat(value[inner], role)
-    found = plain_message(value, role)
-    return [{"tool_calls": [], **found}] if found is not None else []
+    try:
+        message = plain_message(value, role)
+    except UNREADABLE:
+        return [value]
+    if message is None:
+        # The items in which a model reasons are none; what else is no message is for its reader to name.
+        return [] if is_reasoning(value) or not role else [value]
+    return [{"tool_calls": [], **message}]
 
 
-def _last(value: Any) -> dict[str, Any] | None:
-    found = _chat(value, "assistant")
-    return found[-1] if found else None
+def _answer_in(one: JsonFields, name: str) -> dict[str, Any] | None:
+    """Return the last message in a field; what is no message in it is noted."""
+    answer = None
+    for message in _chat(one.get(name), "assistant"):
+        if isinstance(message, dict) and "role" in message:
+            answer = message
+        else:
+            one.note(name, "it holds what is no message")
+    return answer
 
 
 # Langfuse: observations of a trace, as its API, its download of a trace and its table export have them.
@@ -266,9 +289,9 @@ def is_langfuse_trace(value: Any) -> bool:
 
 
 def _langfuse(one: JsonFields) -> _Span | None:
-    kind = one["type"]
-    if not isinstance(kind, str):
-        raise TypeError("its type is no text")
+    kind = one.text("type")
+    if not kind:
+        raise ValueError("it has no type")
     span = _Span(
         trace=_require_label(one, "traceId"),
         id=_require_label(one, "id"),
@@ -288,7 +311,7 @@ def _langfuse(one: JsonFields) -> _Span | None:
     return replace(
         span,
         asked=_chat(one.get("input")),
-        answer=_last(one.get("output")),
+        answer=_answer_in(one, "output"),
         model=one.text("model", "providedModelName"),
         tokens_in=sum(filter(None, read)) if usage.count("input") is not None else None,
         tokens_out=usage.count("output"),
@@ -324,9 +347,9 @@ def is_langsmith_page(value: Any) -> bool:
 
 
 def _langsmith(one: JsonFields) -> _Span | None:
-    kind, outputs = one["run_type"], one.fields("outputs")
-    if not isinstance(kind, str):
-        raise TypeError("its run_type is no text")
+    kind, outputs = one.text("run_type"), one.fields("outputs")
+    if not kind:
+        raise ValueError("it has no run_type")
     span = _Span(
         trace=_require_label(one, "trace_id", "id"),
         id=_require_label(one, "id"),
@@ -335,13 +358,13 @@ def _langsmith(one: JsonFields) -> _Span | None:
         error=one.text("error"),
     )
     if kind == "tool":
-        answer = _last(dict(outputs))
+        answer = next((one for one in _chat(dict(outputs), "assistant") if _is_plain(one)), None)
         text = answer["content"] if answer is not None else json.dumps(dict(outputs), ensure_ascii=False)
         call = str((answer or {}).get("tool_call_id") or "")
         return replace(span, tool=one.text("name") or "tool", call=call, answer={"content": text})
     if kind != "llm":
         return None
-    answer = _last(dict(outputs))
+    answer = _answer_in(one, "outputs")
     counted = JsonFields(answer or {}, one.place_of("outputs"), one.left_out).fields("usage_metadata")
     usage = counted or outputs.fields("usage_metadata")
     extra = one.fields("extra")
@@ -356,6 +379,10 @@ def _langsmith(one: JsonFields) -> _Span | None:
         tokens_cached=usage.fields("input_token_details").count("cache_read"),
         cost=one.read("total_cost", _read_price),
     )
+
+
+def _is_plain(message: Any) -> bool:
+    return isinstance(message, dict) and "role" in message
 
 
 def _known(first: int | None, second: int | None) -> int | None:
@@ -399,6 +426,8 @@ def _phoenix(one: JsonFields) -> _Span | None:
     # OpenTelemetry's SDK prints the kind among the attributes.
     kind = whole.text("span_kind") or about.fields("openinference").fields("span").text("kind")
     if not kind:
+        kind = "LLM" if "llm" in about else "TOOL" if "tool" in about else ""
+    if not kind:
         raise ValueError("it does not say whether it is of a model or of a tool")
     output = about.get("output")
     value = output.get("value") if isinstance(output, Mapping) else None
@@ -416,7 +445,9 @@ def _phoenix(one: JsonFields) -> _Span | None:
     return replace(
         span,
         asked=asked or _chat(about.fields("input").get("value")),
-        answer=answered[-1] if answered else _last(value),
+        answer=answered[-1]
+        if answered
+        else _answer_in(JsonFields({"output": value}, one.place, one.left_out), "output"),
         model=llm.text("model_name"),
         tokens_in=tokens.read("prompt", _read_span_count),
         tokens_out=tokens.read("completion", _read_span_count),

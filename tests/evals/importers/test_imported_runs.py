@@ -261,10 +261,10 @@ def test_chat_logs_line_by_line(tmp_path: Path, lab: Lab) -> None:
     results are said to be missing.
     """
     found = lab.evals.import_runs_sync(chat_file(tmp_path / "chats.jsonl"))
-    assert (found.added, [one.place.rpartition(":")[2] for one in found.broken]) == (3, ["2", "4"])
-    assert "there is no message of a user" in str(found.broken[1]) and not found.results
+    assert (found.added, [one.place.rpartition(":")[2] for one in found.broken]) == (4, ["2", "4"])
+    assert "no message of a user" in str(found.broken[1]) and not found.results
     assert "judge them with --suite" in repr(found)
-    one, two, three = (lab.get(name) for name in found.runs)
+    one, two, _, three = (lab.get(name) for name in found.runs)
     assert (one.answer, one.usage.unmetered, two.answer, two.usage.tokens, two.usage.unmetered) == (
         "It is 4.",
         1,
@@ -314,7 +314,7 @@ def test_a_suite_judges_imported_runs(tmp_path: Path) -> None:
     found = asyncio.run(lab.evals.import_runs(chat_file(tmp_path / "chats.jsonl"), suite=suite))
     result = found.results["sums"]
     assert [(row.scenario, row.result["outcome"]) for row in result.rows] == [("2", "pass"), ("3", "fail")]
-    assert "1 run fit no scenario" in repr(found)
+    assert "2 runs fit no scenario" in repr(found)
     assert lab.evals.stored(suite, commit="imported").frame.trials.sum() == 2
     assert lab.evals.rescore_sync(suite, commit="imported").changes == ()
 

@@ -174,7 +174,6 @@ def test_results_go_to_the_call_that_they_name_else_to_the_next() -> None:
             (ASKED, said("assistant", calls=(CALL,)), said("tool", call="x1"), said("tool", call="x1")),
             "which nobody made",
         ),
-        ((said("assistant", "Hi"),), "no message of a user"),
         ((said("user", " "),), "no message of a user"),
     ],
 )
@@ -182,6 +181,13 @@ def test_what_is_no_conversation_is_refused(messages: tuple[ImportedMessage, ...
     """A result without a call, and a conversation that nobody began."""
     with pytest.raises(ValueError, match=why):
         events_of(recording(*messages))
+
+
+def test_a_conversation_without_a_message_of_a_user_is_one_and_is_named() -> None:
+    """What the model said is kept; the goal says what is missing."""
+    found = recording(said("assistant", "Hi"))
+    assert (found.goal, found.answer) == ("(no message of a user can be read in it)", "Hi")
+    assert [str(one) for one in found.left_out] == ["f: no message of a user can be read in it"]
 
 
 def test_a_recording_that_broke_is_a_run_that_failed() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from kestrel_lab.evals.importers.imported_run import (
     ImportedCall,
@@ -14,7 +14,20 @@ from kestrel_lab.evals.importers.imported_run import (
     read_parts,
     record_digest,
 )
-from kestrel_lab.evals.importers.json_fields import Broken, JsonFields
+from kestrel_lab.evals.importers.json_fields import Broken, JsonFields, UnreadNumber, describe_type
+
+_PARTS: Final = frozenset(
+    "text thought functionCall functionResponse inlineData fileData executableCode "
+    "codeExecutionResult".split()
+)
+"""What Gemini calls the kinds of parts of a content."""
+
+
+def is_gemini_line(value: Any) -> bool:
+    """Return whether a JSON value is a line of a session of Gemini CLI: its head, or a model's answer."""
+    return is_gemini_session(value) or (
+        isinstance(value, dict) and value.get("type") == "gemini" and "content" in value
+    )
 
 
 def is_gemini_session(value: Any) -> bool:
@@ -149,19 +162,27 @@ def _read_text(content: Any) -> str:
     """Return the text of what Gemini calls parts: one or several, of which some are answers of functions and
     some are thoughts, which are none of it.
     """
-    if isinstance(content, list):
-        return "\n\n".join(filter(None, map(_read_text, content)))
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, Mapping):
-        raise TypeError(f"its content is {type(content).__name__}, neither a text nor parts")
-    if content.get("thought") is True:
+    parts = content if isinstance(content, list) else [content]
+    return "\n\n".join(filter(None, map(_part_text, parts)))
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, str) and not isinstance(part, UnreadNumber):
+        return part
+    if not isinstance(part, Mapping) or not _PARTS & part.keys():
+        raise TypeError(f"it is neither a text nor parts of one, but {describe_type(part)}")
+    if part.get("thought") is True:
         return ""
-    if isinstance(answered := content.get("functionResponse"), Mapping):
-        response = answered.get("response")
+    fields = JsonFields(part, "", [])
+    if "functionResponse" in part:
+        response = fields.fields("functionResponse").get("response")
+        if fields.left_out:
+            raise TypeError(f"its answer of a function: {fields.left_out[0].why}")
         if not isinstance(response, Mapping):
             return str(response or "")
         return str(response.get("output") or response.get("error") or "")
-    if isinstance(content.get("text"), str):
-        return str(content["text"])
-    return f"[{next(iter(content), 'part')}]"
+    if "text" in part:
+        if not isinstance(part["text"], str) or isinstance(part["text"], UnreadNumber):
+            raise TypeError(f"its text is none, but {describe_type(part['text'])}")
+        return part["text"]
+    return f"[{next(iter(part))}]"

@@ -85,7 +85,7 @@ def _read_message(message: JsonFields, system: list[str]) -> Iterator[ImportedMe
         raise ValueError(f"a message has the role {info['role']!r}")
     steps: list[list[JsonFields]] = [[]]
     for part in parts:
-        if part.get("type") == "step-start" and steps[-1]:
+        if part.text("type") == "step-start" and steps[-1]:
             steps.append([])
         steps[-1].append(part)
     for step in steps:
@@ -98,7 +98,7 @@ def _read_message(message: JsonFields, system: list[str]) -> Iterator[ImportedMe
 
 
 def _user_text(part: JsonFields) -> str:
-    if part.get("type") == "text":
+    if part.text("type") == "text":
         return part.text("text")
     return f"[{part.text('type')} {part.text('filename', 'name')}]".replace(" ]", "]")
 
@@ -106,8 +106,8 @@ def _user_text(part: JsonFields) -> str:
 def _read_step(
     step: Sequence[JsonFields], info: JsonFields, began: float | None, *, alone: bool
 ) -> Iterator[ImportedMessage]:
-    tools = [part for part in step if part.get("type") == "tool"]
-    finish = next((part for part in step if part.get("type") == "step-finish"), None)
+    tools = [part for part in step if part.text("type") == "tool"]
+    finish = next((part for part in step if part.text("type") == "step-finish"), None)
     empty = JsonFields({}, info.place, info.left_out)
     spent = finish if finish is not None else info if alone else empty
     tokens = spent.fields("tokens")
@@ -117,8 +117,8 @@ def _read_step(
     calls = read_calls(tools, _read_tool_call)
     made = [part for part in tools if part.label("callID") in {call.id for call in calls}]
     starts = [part.fields("state").fields("time").seconds("start", scale=1000) for part in made]
-    text = "\n\n".join(part.text("text") for part in step if part.get("type") == "text")
-    thinking = "\n\n".join(part.text("text") for part in step if part.get("type") == "reasoning")
+    text = "\n\n".join(part.text("text") for part in step if part.text("type") == "text")
+    thinking = "\n\n".join(part.text("text") for part in step if part.text("type") == "reasoning")
     if not (text or thinking or calls):
         return
     read, written = tokens.count("input"), tokens.count("output")
@@ -148,11 +148,11 @@ def _read_tool_call(part: JsonFields) -> ImportedCall:
 
 def _touched_files(step: Sequence[JsonFields], finish: JsonFields | None) -> tuple[str, ...] | None:
     """Return the files that are other ones after a step; `None` where a snapshot is missing."""
-    before = next((part.text("snapshot") for part in step if part.get("type") == "step-start"), "")
+    before = next((part.text("snapshot") for part in step if part.text("type") == "step-start"), "")
     after = "" if finish is None else finish.text("snapshot")
     if not before or not after:
         return None
-    patches = [part for part in step if part.get("type") == "patch"]
+    patches = [part for part in step if part.text("type") == "patch"]
     if before != after and not patches:
         return None
     return tuple(dict.fromkeys(name for part in patches for name in part.texts("files")))

@@ -164,12 +164,12 @@ class _OpenHandsReader:
 
     def read(self, event: JsonFields) -> Iterator[ImportedMessage]:
         """Yield what is said and done in an event."""
-        if isinstance(event.get("kind"), str):
-            yield from self._sdk(event, event["kind"])
+        if kind := event.text("kind"):
+            yield from self._sdk(event, kind)
         elif isinstance(event.get("action"), str):
-            yield from self._action(event, event["action"])
+            yield from self._action(event, event.text("action"))
         elif isinstance(event.get("observation"), str):
-            yield from self._observation(event, event["observation"])
+            yield from self._observation(event, event.text("observation"))
         else:
             raise ValueError("it is neither an action nor an observation")
 
@@ -259,7 +259,9 @@ class _OpenHandsReader:
         elif kind == "MessageEvent":
             message = event.fields("llm_message")
             content = message.content("content")
-            role: Literal["assistant", "user"] = "assistant" if message["role"] == "assistant" else "user"
+            if message["role"] not in ("assistant", "user"):
+                raise ValueError(f"a message has the role {message['role']!r}")
+            role: Literal["assistant", "user"] = message["role"]
             yield ImportedMessage(role=role, text=content.text, at=at, thinking=_thinking(message, content))
         elif kind == "ActionEvent":
             answer = _answer_id(event)
