@@ -88,7 +88,7 @@ def test_agentdojo_runs_are_runs_and_trials(tmp_path: Path, lab: Lab) -> None:
     nothing else.
     """
     found = lab.evals.import_runs_sync(folder_of(tmp_path / "runs"))
-    assert found.headline == "3 runs imported, 1 record could not be read"
+    assert found.headline == "3 runs imported, 1 record could not be read, 1 of 3 trials passed"
     assert [one.place.rpartition("/")[2] for one in found.broken] == ["cut.json"]
     assert sorted(found.results) == ["agentdojo:notes", "agentdojo:notes?attack=direct"]
     rows = found.frame.set_index(["suite", "scenario"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, cast
@@ -14,6 +14,7 @@ from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, dumps, loads
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.core.yaml.reader import parse_yaml, read_yaml
 from kestrel_lab.evals.importers.suites.draft import (
     SuiteDraft,
@@ -28,6 +29,7 @@ from kestrel_lab.evals.importers.suites.promptfoo_assertions import (
     RUN_ONE,
     check_of,
     csv_test,
+    is_graded,
     text_of,
     way_of,
 )
@@ -88,7 +90,7 @@ _SETTINGS: Final = frozenset(
         *("assertionTemplates", "env"),
     }
 )
-_TEST: Final = frozenset({"vars", "assert", "options", "description", "threshold", "metadata"})
+_TEST: Final = frozenset({"vars", "assert", "options", "description", "threshold", "metadata", "provider"})
 _CODE: Final = (".py", ".js", ".ts", ".mjs", ".cjs", ".rb", ".go", ".sh")
 
 
@@ -122,6 +124,8 @@ class _Reader:
         several = len(prompts) > 1
         for number, (where, test) in enumerate(tests, 1):
             for origin, variables in self._variables(where, test):
+                if origin == where or origin.endswith(", combination 1"):
+                    self._note_unread(where, test, variables, prompts)
                 for prompt in prompts:
                     name = str(test.get("description") or f"test-{number}")
                     self._scenario(
@@ -140,8 +144,9 @@ class _Reader:
         configs: list[Json] = list(self._providers())
         if configs:
             suite["configs"] = configs
-        if grader := self._model(_mapping(self.default.get("options")).get("provider")):
-            suite["grader"] = grader
+        grader = _mapping(self.default.get("options")).get("provider", self.default.get("provider"))
+        if grader is not None and (model := self._text_model("defaultTest.options.provider", grader)):
+            suite["grader"] = model
         # A prompt of theirs has no tools; ours would have those that read files.
         suite["defaults"] = {"tools": []}
         for key in sorted(set(config) - _SETTINGS):
@@ -269,15 +274,29 @@ class _Reader:
             # A mapping with a path has the options of code under `config`.
             path = one["path"] if isinstance(one, dict) and "path" in one else one
             if not isinstance(path, str):
-                yield at, _mapping(one)
+                if isinstance(one, dict):
+                    yield at, one
+                else:
+                    self.draft.lost(
+                        at, f"the test: it is no mapping, but {one_line(repr(one), 40)}", "write it as one"
+                    )
                 continue
             name = path.removeprefix("file://")
             for file in self._named_files(at, name):
                 if file.lower().endswith(".csv"):
                     yield from self._csv(at, file)
                 elif (found := self._from_file(at, file)) is not None:
-                    for number, test in enumerate(as_list(found)):
-                        yield f"{file}[{number}]", _mapping(test)
+                    yield from self._file_tests(file, found)
+
+    def _file_tests(self, file: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+        for number, test in enumerate(as_list(value)):
+            place = f"{file}[{number}]"
+            if isinstance(test, dict):
+                yield place, test
+            else:
+                self.draft.lost(
+                    place, f"the test: it is no mapping, but {one_line(repr(test), 40)}", "write it as one"
+                )
 
     def _named_files(self, where: str, name: str) -> list[str]:
         try:
@@ -296,11 +315,20 @@ class _Reader:
                 raise UsageError(f"{name}, which would have to be {'fetched' if '://' in name else 'run'}")
             text = read_beside(self.path, name)
             if name.endswith(".jsonl"):
-                return [loads(line) for line in text.splitlines() if line.strip()]
+                return list(self._json_lines(where, name, text))
             return loads(text) if name.endswith(".json") else parse_yaml(text, name, aliases=True).value
         except (UsageError, ValueError) as error:
             self.draft.lost(where, str(error), "save what it gives as YAML or CSV, and name that")
             return None
+
+    def _json_lines(self, where: str, name: str, text: str) -> Iterator[Any]:
+        """Yield the values of JSON Lines; a line that is none is noted and costs itself alone."""
+        for number, line in enumerate(split_lines(text), 1):
+            if line.strip():
+                try:
+                    yield loads(line)
+                except ValueError as error:
+                    self.draft.lost(f"{where}, {name}:{number}", f"the line: {error}", "write it as JSON")
 
     def _csv(self, where: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
@@ -365,6 +393,11 @@ class _Reader:
             set(options) & {"transform", "postprocess", "transformVars", "rubricPrompt", "storeOutputAs"}
         ):
             self.draft.lost(where, f"the option {key}", RUN_ONE)
+        if (provider := _mapping(test.get("options")).get("provider", test.get("provider"))) is not None:
+            model = self._text_model(f"{where}.options.provider", provider)
+            if model and model != self.draft.suite.get("grader"):
+                asked = f"the grader {model} of one test"
+                self.draft.lost(f"{where}.options.provider", asked, "model: of its graded checks")
         for key in sorted((set(test) | set(self.default)) - _TEST):
             self.draft.lost(
                 where, f"the key {key} of a test", RUN_ONE if "Function" in key else "a key of the scenario"
@@ -389,7 +422,7 @@ class _Reader:
         if asserts and not checks:
             self.draft.lost(where, "no assertion of it can be carried over, so it is left out", RUN_ONE)
             return
-        threshold = test.get("threshold", self.default.get("threshold"))
+        threshold = self._threshold(where, test if "threshold" in test else self.default)
         metadata = {**_mapping(self.default.get("metadata")), **_mapping(test.get("metadata"))}
         self.draft.add(
             where,
@@ -398,10 +431,26 @@ class _Reader:
                 "family": label if len(as_list(self.config.get("prompts"))) > 1 else "",
                 "goal": f"{system}\n\n{goal}" if system else goal or " ",
                 "checks": cast("list[Json]", checks),
-                "at_least": threshold if isinstance(threshold, int | float) else None,
+                "at_least": threshold,
                 "metadata": metadata,
             },
         )
+
+    def _note_unread(
+        self, where: str, test: dict[str, Any], variables: Mapping[str, Json], prompts: Sequence[_Prompt]
+    ) -> None:
+        """Note variables that neither a prompt nor an assertion reads: with them, a provider does."""
+        options = {**_mapping(self.default.get("options")), **_mapping(test.get("options"))}
+        asserts = [*as_list(self.default.get("assert")), *as_list(test.get("assert"))]
+        templates = repr([prompts, options, asserts, self.config.get("assertionTemplates")])
+        templates += repr([*variables.values()])
+        for name in variables:
+            if not re.search(rf"\b{re.escape(name)}\b", templates):
+                self.draft.lost(
+                    f"{where}.vars.{name}",
+                    f"the variable {name}, which no prompt and no assertion reads",
+                    "metadata of the scenario; what a provider made of it is code",
+                )
 
     # Assertions
 
@@ -412,13 +461,20 @@ class _Reader:
             one = {**_mapping(known.get(name.removeprefix("#/assertionTemplates/"))), **one}
         kind = str(one.get("type", "without a type"))
         try:
-            made = self._set(where, one, scope) if kind == "assert-set" else self._single(kind, one, scope)
+            made = (
+                self._set(where, one, scope)
+                if kind == "assert-set"
+                else self._single(where, kind, one, scope)
+            )
             if made is None:
                 raise UsageError("ours has no such check")
             if metric := one.get("metric"):
                 made["name"] = str(_rendered(metric, scope))
-            if isinstance(weight := one.get("weight"), int | float) and weight != 1:
-                made["weight"] = weight
+            weight = one.get("weight")
+            if isinstance(weight, int | float) and not isinstance(weight, bool):
+                made |= {"weight": weight} if weight != 1 else {}
+            elif weight is not None:
+                self.draft.lost(where, f"the weight {one_line(repr(weight), 40)}", "weight, a number")
             parse_check(made)
         except UsageError as error:
             self.draft.lost(where, f"the assertion {kind}: {error}", way_of(kind))
@@ -437,18 +493,74 @@ class _Reader:
             for place, inner in enumerate(as_list(one.get("assert")))
             if (item := self._check(f"{where}.assert[{place}]", _mapping(inner), scope)) is not None
         ]
-        threshold = one.get("threshold")
-        share: dict[str, Json] = {"at_least": threshold} if isinstance(threshold, int | float) else {}
+        threshold = self._threshold(where, one)
+        share: dict[str, Json] = {} if threshold is None else {"at_least": threshold}
         return {"all_of": parts, **share} if parts else None
 
-    def _single(self, kind: str, one: dict[str, Any], scope: Mapping[str, Json]) -> dict[str, Json] | None:
+    def _threshold(self, where: str, one: Mapping[str, Any]) -> float | None:
+        """Return a threshold as it is; one that is no number from 0 to 1 is noted."""
+        threshold = one.get("threshold")
+        if threshold is None:
+            return None
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
+            self.draft.lost(
+                where, f"the threshold {one_line(repr(threshold), 40)}", "at_least, a number from 0 to 1"
+            )
+            return None
+        return threshold
+
+    def _single(
+        self, where: str, kind: str, one: dict[str, Any], scope: Mapping[str, Json]
+    ) -> dict[str, Json] | None:
         value = _rendered(one.get("value"), scope)
         if isinstance(value, str) and value.startswith("file://"):
             value = self._asserted_file(value)
-        model = self._model(one.get("provider"))
+        model = self._grader(where, kind, one)
         grader = "" if model == self.draft.suite.get("grader") else model
-        made = check_of(kind.removeprefix("not-"), value, one.get("threshold"), grader)
+        made = check_of(kind.removeprefix("not-"), value, self._limit(where, kind, one), grader)
         return {"not": made} if made is not None and kind.startswith("not-") else made
+
+    def _grader(self, where: str, kind: str, one: Mapping[str, Any]) -> str:
+        """Return the model that an assertion names as its grader; empty for the suite's."""
+        provider = one.get("provider")
+        if provider is None or not is_graded(kind):
+            return ""
+        return self._text_model(where, provider)
+
+    def _text_model(self, where: str, provider: Any) -> str:
+        """Return the model of a grader, which may be named for texts alone; one that is not here is noted."""
+        if isinstance(provider, dict) and "id" not in provider:
+            provider = provider.get("text")
+        model = self._model(provider)
+        if not model:
+            self.draft.lost(
+                where,
+                f"the grader {one_line(repr(provider), 60)}, which does not exist here",
+                "grader: of the suite, or model: of the check",
+            )
+        elif isinstance(provider, dict) and provider.get("config"):
+            self.draft.lost(where, f"the settings of the grader {model}", "grader: takes a model alone")
+        return model
+
+    def _limit(self, where: str, kind: str, one: Mapping[str, Any]) -> float | None:
+        """Return the threshold of an assertion; one that its check here does not take is noted."""
+        threshold = one.get("threshold")
+        if threshold is None:
+            return None
+        name = kind.removeprefix("not-")
+        counts = name in ("levenshtein", "cost", "latency")
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float):
+            self.draft.lost(where, f"the threshold {one_line(repr(threshold), 40)}", "a number")
+            return None
+        if not counts and not (is_graded(kind) and 0 < threshold <= 1):
+            way = (
+                "at_least of a graded check, above 0 and at most 1"
+                if is_graded(kind)
+                else "weights and at_least"
+            )
+            self.draft.lost(where, f"the threshold {threshold:g} of {kind}", way)
+            return None
+        return float(threshold)
 
     def _asserted_file(self, name: str) -> Json:
         name = name.removeprefix("file://")
