@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kestrel_lab.core.events.union import Record
-from kestrel_lab.evals.importers.harbor_trials import TRIAL, harbor_trial, read_trial_result
+from kestrel_lab.evals.importers.benchmark_runs.harbor_trials import TRIAL, harbor_trial, read_trial_result
 from kestrel_lab.evals.importers.imported_run import (
     ImportedCall,
     ImportedMessage,

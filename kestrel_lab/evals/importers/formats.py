@@ -16,8 +16,16 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.importers import trace_exports as traces
 from kestrel_lab.evals.importers.agent_sessions import read_claude_code, read_codex, session_format
-from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording, is_agentdojo
 from kestrel_lab.evals.importers.atif_trajectories import atif_recordings, is_atif, trial_recordings
+from kestrel_lab.evals.importers.benchmark_runs.agentdojo_runs import agentdojo_recording, is_agentdojo
+from kestrel_lab.evals.importers.benchmark_runs.harbor_trials import (
+    TRIAL,
+    is_harbor_job,
+    is_harbor_trial,
+    read_job,
+    trial_files,
+)
+from kestrel_lab.evals.importers.benchmark_runs.tau_bench_runs import is_tau_bench, tau_bench_recording
 from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat, is_message, list_recording
 from kestrel_lab.evals.importers.coding_agents.gemini_sessions import (
     gemini_lines,
@@ -45,19 +53,11 @@ from kestrel_lab.evals.importers.coding_agents.swe_agents import (
     mini_swe_agent_recording,
     swe_agent_recording,
 )
-from kestrel_lab.evals.importers.harbor_trials import (
-    TRIAL,
-    is_harbor_job,
-    is_harbor_trial,
-    read_job,
-    trial_files,
-)
 from kestrel_lab.evals.importers.imported_run import Recording, Records, unreadable_record
 from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
 from kestrel_lab.evals.importers.json_fields import UNREADABLE, Broken, parse_json
 from kestrel_lab.evals.importers.otel_traces import read_otel
 from kestrel_lab.evals.importers.other_tools import name_other_tool
-from kestrel_lab.evals.importers.tau_bench_runs import is_tau_bench, tau_bench_recording
 
 ENDINGS: Final = (".eval", ".json", ".jsonl", ".ndjson", ".traj")
 """Of files that are looked for in folders."""

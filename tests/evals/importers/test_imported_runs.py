@@ -125,7 +125,7 @@ def test_a_second_import_adds_nothing(tmp_path: Path, lab: Lab) -> None:
 
 def test_an_import_that_was_cut_off_is_finished(tmp_path: Path) -> None:
     """A run of which only the beginning was stored gets the rest of its events, in their order."""
-    from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording
+    from kestrel_lab.evals.importers.benchmark_runs.agentdojo_runs import agentdojo_recording
     from kestrel_lab.evals.importers.recorded_events import events_of
     from kestrel_lab.evals.stored_trials import store_run
 
