@@ -250,7 +250,9 @@ async def run_trial(
                 **options,
             )
 
-        run, broke = await _run_earlier_tasks(lab, ask, begin, workspace, sandbox)
+        run, broke = None, ready.containers.broken.get(scenario.id, "")
+        if not broke:
+            run, broke = await _run_earlier_tasks(lab, ask, begin, workspace, sandbox)
         if run is None or not broke:
             run = begin(scenario.goal)
             if broke:  # a row names a run: this one does nothing

@@ -83,6 +83,8 @@ def harbor_trial(trial: JsonFields, conversations: Sequence[Recording], path: Pa
         if (reward := rewards.number(name)) is not None
     ]
     exception = trial.fields("exception_info")
+    if exception and not (exception.text("exception_message") or exception.text("exception_type")):
+        trial.note("exception_info", "it says neither what was raised nor why")
     error = one_line(exception.text("exception_message") or exception.text("exception_type"), 300)
     done = bool(scores) and all(bool(score["passed"]) for score in scores)
     first = conversations[0] if conversations else _without_conversation(trial, task, path)
