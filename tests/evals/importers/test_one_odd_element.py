@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ ODD: dict[str, Any] = {
     "negative": -3,
     "null": None,
 }
+SEPARATORS = "\u2028\u2029\x85end"
+"""What `str.splitlines` takes for ends of lines, and files do not."""
 NUMBERS = ("nan", "infinite", "huge", "negative")
 # NaN in place of a text is no text, either.
 DAMAGES = ("drop", "separator", *ODD)
@@ -97,7 +100,7 @@ def damaged(lines: list[Any], path: Path_, damage: str) -> list[Any]:
         del holder[key]
     elif damage == "separator":
         if isinstance(holder[key], str):
-            holder[key] += "\u2028\u2029\x85end"
+            holder[key] += SEPARATORS
     elif damage in NUMBERS:
         if isinstance(holder[key], int | float) and not isinstance(holder[key], bool):
             holder[key] = ODD[damage]
@@ -138,7 +141,8 @@ def said(recordings: list[Recording]) -> list[str]:
     texts = []
     for recording in recordings:
         for message in recording.messages:
-            pieces = [piece for piece in message.text.split("\n\n") if not piece.startswith("[")]
+            text = message.text.replace(SEPARATORS, "")
+            pieces = [piece for piece in text.split("\n\n") if not piece.startswith("[")]
             texts += [*pieces, *(call.tool for call in message.calls)]
     return sorted(filter(None, texts))
 
@@ -221,7 +225,10 @@ def folder() -> Any:
         yield Path(name)
 
 
-def check_law(folder: Path, name: str, path: Path_, damage: str) -> None:
+Reader = Callable[[Path, str, list[Any]], tuple[list[Recording], list[str]]]
+
+
+def check_law(folder: Path, name: str, path: Path_, damage: str, read: Reader = read) -> None:
     """Hold one damage against the sound file."""
     lines = FILES[name]
     sound, complaints = read(folder, name, lines)
@@ -247,11 +254,9 @@ def check_law(folder: Path, name: str, path: Path_, damage: str) -> None:
         str(key).endswith(("args", "arguments")) for key in path
     ):
         # A result may be any JSON, which is its text; a large reward is one.
-        faithful = {
-            json.dumps(ODD[damage]),
-            repr(ODD[damage]),
-            f"{float(ODD[damage])!r}" if damage == "huge" else "-",
-        }
+        faithful = {json.dumps(ODD[damage]), repr(ODD[damage])}
+        if damage == "huge":
+            faithful.add(repr(float(ODD[damage])))
         after = read_as(recordings)
         assert named or after == read_as(sound) or any(form in after for form in faithful), after
 
@@ -271,3 +276,21 @@ def test_every_format_is_held_to_the_law(folder: Path) -> None:
     """A format that is added to the table needs a file here."""
     formats = {one.format for name, lines in FILES.items() for one in read(folder, name, lines)[0]}
     assert formats >= {form.name for form in FORMATS}
+
+
+def _takes_the_rest(folder: Path, name: str, lines: list[Any]) -> tuple[list[Recording], list[str]]:
+    recordings, named = read(folder, name, lines)
+    return ([], named) if named else (recordings, named)
+
+
+def _names_nothing(folder: Path, name: str, lines: list[Any]) -> tuple[list[Recording], list[str]]:
+    return read(folder, name, lines)[0], []
+
+
+@pytest.mark.parametrize("mutant", [_takes_the_rest, _names_nothing])
+def test_the_law_catches_readers_that_break_it(folder: Path, mutant: Reader) -> None:
+    """One that loses what stands beside an odd element, and one that does not name it."""
+    path = (1, "messages", 1, "content")
+    check_law(folder, CHAT_PAIR, path, "object")
+    with pytest.raises(AssertionError):
+        check_law(folder, CHAT_PAIR, path, "object", mutant)
