@@ -23,7 +23,7 @@ class OtherTool:
 
 
 _SUITE: Final = "kestrel eval import-suite {file}"
-_ROWS: Final = "a suite whose scenarios are rows of it: scenarios_from: {file} (docs/howto/suites.md)"
+_ROWS: Final = "write a suite that makes scenarios of its rows (scenarios_from, with file: {file})"
 _MESSAGES: Final = "write its conversations as chat logs, one object with `messages` a line"
 
 OTHER_TOOLS: Final = (
@@ -95,6 +95,16 @@ OTHER_TOOLS: Final = (
         named=("ui_messages.json", "task_metadata.json"),
     ),
     OtherTool(title="Aider: a chat", way=_MESSAGES, named=(".aider.chat.history.md", ".aider*.json")),
+    OtherTool(
+        title="lm-evaluation-harness: a task",
+        way="write the rows of its dataset as scenarios: scenarios_from",
+        keys=frozenset({"dataset_path", "doc_to_text"}),
+    ),
+    OtherTool(
+        title="Terminal-Bench: a task",
+        way="convert it with Harbor, and import the task's folder by kestrel eval import-suite",
+        keys=frozenset({"instruction", "parser_name"}),
+    ),
     OtherTool(
         title="Terminal-Bench: results",
         way="run its tasks with Harbor and import the folder of jobs",

@@ -387,6 +387,15 @@ def test_promptfoo_tests_in_json_lines_are_lines_of_files(tmp_path, separator):
     assert len(lost) == 2 and "t.jsonl:2" in lost[0] and "it is no mapping, but 5" in lost[1]
 
 
+def test_suites_of_other_tools_are_named_with_the_way_to_bring_them(tmp_path):
+    """By content or by name: whose it is and what to do."""
+    write(tmp_path, a_DOT_yaml="instruction: Do it\nparser_name: pytest\n", b_DOT_ipynb="{}")
+    with pytest.raises(UsageError, match="Terminal-Bench: a task: convert it with Harbor"):
+        import_suite(tmp_path / "a.yaml")
+    with pytest.raises(UsageError, match="no suite that can be read, but a file of a notebook"):
+        import_suite(tmp_path / "b.ipynb")
+
+
 def test_promptfoo_says_what_it_drops(tmp_path):
     """A variable that only the provider reads, graders that are not here, thresholds and weights that are none."""
     suite, lost = promptfoo(
@@ -402,7 +411,7 @@ tests:
       - {type: contains, value: a, threshold: 0.9, weight: heavy}
       - {type: llm-rubric, value: it is kind, provider: 'file://grader.js', threshold: 1.5}
       - {type: llm-rubric, value: it is short, provider: 'anthropic:messages:claude-x'}
-  - {vars: {x: b}, threshold: 0.5, assert: [{type: contains, value: b}], options: {provider: 'openai:other'}}
+  - {vars: {x: b}, metadata: 5, threshold: 0.5, assert: [{type: contains, value: b}], options: {provider: 'openai:other'}}
 """,
     )
     said = "\n".join(lost)
@@ -416,6 +425,7 @@ tests:
         "the grader 'file://grader.js', which does not exist here",
         "the threshold 1.5 of llm-rubric",
         "the grader openai/other of one test",
+        "tests[1].metadata: metadata: it is no mapping, but 5",
     ):
         assert part in said, part
     assert [scenario.at_least for scenario in suite.scenarios] == [None, 0.5]

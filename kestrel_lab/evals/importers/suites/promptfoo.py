@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, dumps, loads
@@ -41,10 +41,15 @@ _Prompt = tuple[str, str, str]
 """A name, the system message and the text."""
 
 
+def is_promptfoo(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Return whether a value is a configuration of promptfoo."""
+    return isinstance(value, dict) and bool({"prompts", "tests", "scenarios"} & set(value))
+
+
 def read_promptfoo(path: Path) -> SuiteDraft:
     """Return the suite of a promptfoo configuration; raises `UsageError` for a file that is none."""
     value = read_yaml(path, aliases=True).value
-    if not isinstance(value, dict) or not {"prompts", "tests", "scenarios"} & set(value):
+    if not is_promptfoo(value):
         raise UsageError(f"{path} has neither prompts nor tests: it is no configuration of promptfoo")
     return _Reader(path, value).read()
 
@@ -67,6 +72,7 @@ class _Reader:
         tests = list(self._tests())
         several = len(prompts) > 1
         for number, (where, test) in enumerate(tests, 1):
+            self._note_odd_parts(where, test)
             for origin, variables in self._variables(where, test):
                 if origin == where or origin.endswith(", combination 1"):
                     self._note_unread(where, test, variables, prompts)
@@ -371,6 +377,13 @@ class _Reader:
                 "metadata": metadata,
             },
         )
+
+    def _note_odd_parts(self, where: str, test: Mapping[str, Any]) -> None:
+        """Note parts of a test that are of another type than theirs, and are left out."""
+        for key, types in (("vars", (dict, str, list)), ("options", (dict,)), ("metadata", (dict,))):
+            if (value := test.get(key)) is not None and not isinstance(value, types):
+                shown = one_line(repr(value), 40)
+                self.draft.lost(f"{where}.{key}", f"{key}: it is no mapping, but {shown}", "write it as one")
 
     def _note_unread(
         self, where: str, test: dict[str, Any], variables: Mapping[str, Json], prompts: Sequence[_Prompt]
