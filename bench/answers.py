@@ -28,7 +28,7 @@ from kestrel_lab.core.citations import Citation, citations_in
 from kestrel_lab.core.events.actions import Action
 from kestrel_lab.core.events.union import Record
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording
+from kestrel_lab.evals.importers.benchmark_runs.agentdojo_runs import agentdojo_recording
 from kestrel_lab.evals.importers.recorded_events import events_of
 from kestrel_lab.evals.stats.intervals_and_tests import wilson_interval
 from kestrel_lab.verification.claims import Statement, claims_of, files_in, names_in

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kestrel_lab.core.events.union import Record
-from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording, is_agentdojo
+from kestrel_lab.evals.importers.benchmark_runs.agentdojo_runs import agentdojo_recording, is_agentdojo
 from kestrel_lab.evals.importers.imported_run import (
     UNREADABLE,
 )

@@ -29,6 +29,7 @@ from kestrel_lab.core.events.union import (
     Record,
     RunForked,
     RunResumed,
+    RunStarted,
     StateTransition,
     StepRetried,
     ToolAnswered,
@@ -71,6 +72,10 @@ class UsageMeter:
     idle_until: float = 0.0
     """The time up to which idle time is counted; in the future while a step waits for its next attempt."""
     last_at: float | None = None
+    whole_tokens: bool = False
+    """Whether the tokens of an imported run are those that its recording tells of the whole."""
+    whole_cost: bool = False
+    """Whether its cost is."""
 
     def take(self, event: Event, at: float) -> None:  # one case per event  # noqa: C901
         """Take in an event that happened `at` seconds since 1970."""
@@ -78,6 +83,8 @@ class UsageMeter:
         # A decision is taken in once it is on disk, maybe after later events; and clocks jump.
         until = max(last, at)
         if isinstance(event, _SESSION_BEGINS):
+            # What follows an imported run is counted call by call.
+            self.whole_tokens = self.whole_cost = False
             self.away_s += until - last
             # A session begins its own clock.
             last = until = self.idle_until = at
@@ -95,6 +102,8 @@ class UsageMeter:
         if type(event) in _UNMETERED:
             return
         match event:
+            case RunStarted():
+                self._take_whole_usage(event)
             case ModelCalled():
                 self.turns += 1
                 self.asking.add(event.step)
@@ -121,6 +130,21 @@ class UsageMeter:
             case _:  # no case above has a condition beside the type, so this holds for all of the type
                 _UNMETERED.add(type(event))
 
+    def _take_whole_usage(self, event: RunStarted) -> None:
+        """Take what another tool recorded of the whole run: it is counted in place of what its calls tell."""
+        recorded = event.imported.get("usage")
+        whole: dict[str, Any] = recorded if isinstance(recorded, dict) else {}
+        if "tokens_in" in whole and "tokens_out" in whole:
+            self.whole_tokens = True
+            self.usage += Usage(
+                tokens_in=whole["tokens_in"],
+                tokens_out=whole["tokens_out"],
+                tokens_cached=whole.get("tokens_cached", 0),
+            )
+        if "cost_usd" in whole:
+            self.whole_cost = True
+            self.usage += Usage(cost_usd=whole["cost_usd"])
+
     def _model_answered(self, event: ModelAnswered, at: float) -> None:
         self.asking.discard(event.step)
         idle = min(idle_before(event, at, self.idle_until), self.working_s)
@@ -134,6 +158,10 @@ class UsageMeter:
         self.lookups += event.cached
         if event.cached:
             return
+        if self.whole_tokens:
+            event = replace(event, **_NO_TOKENS, metered=True)
+        if self.whole_cost:
+            event = replace(event, cost_usd=0.0)
         self.usage += Usage(
             model_calls=1,
             tokens_in=event.tokens_in,
@@ -147,6 +175,9 @@ class UsageMeter:
         )
 
 
+_NO_TOKENS: dict[str, int] = dict.fromkeys(
+    ("tokens_in", "tokens_out", "tokens_cached", "tokens_cache_written", "tokens_reasoning"), 0
+)
 _PREVIEWS = (KernelPreviewed, ApprovalAsked)
 
 

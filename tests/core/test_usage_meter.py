@@ -13,6 +13,7 @@ from kestrel_lab.core.events.union import (
     Record,
     RunForked,
     RunResumed,
+    RunStarted,
     StateTransition,
     StepRetried,
     ToolAnswered,
@@ -207,3 +208,20 @@ def test_idle_time_holds_the_clock_while_it_passes() -> None:
     assert 0 <= idle.queued < 2
     assert 0 <= before < 2
     assert idle.backoff == before + 2.5
+
+
+def test_what_a_recording_tells_of_the_whole_stands_for_its_calls_and_not_for_those_behind_it() -> None:
+    """An imported run has the totals of its recording; what a fork of it asks is counted call by call."""
+    whole = {"tokens_in": 90, "tokens_out": 8, "tokens_cached": 10, "cost_usd": 2.0}
+    began = RunStarted(goal="g", workspace="", model="m", imported={"usage": whole})
+    recorded = said(tokens_in=0, tokens_out=0, cost_usd=None, metered=False)
+    usage = meter((1.0, began), (2.0, recorded), (3.0, recorded)).usage
+    assert (usage.model_calls, usage.tokens_in, usage.tokens_out, usage.tokens_cached) == (2, 90, 8, 10)
+    assert (usage.cost_usd, usage.unmetered, usage.unpriced) == (2.0, 0, 0)
+    forked = meter(
+        (1.0, began), (2.0, recorded), (3.0, RunForked(parent="p", at=2, model="m")), (4.0, said())
+    ).usage
+    assert (forked.tokens_in, forked.cost_usd) == (95, 2.5)
+    only_cost = RunStarted(goal="g", workspace="", model="m", imported={"usage": {"cost_usd": 2.0}})
+    usage = meter((1.0, only_cost), (2.0, said())).usage
+    assert (usage.tokens_in, usage.cost_usd) == (5, 2.0)

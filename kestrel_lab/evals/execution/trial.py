@@ -250,7 +250,7 @@ async def run_trial(
                 **options,
             )
 
-        run, broke = None, unopened
+        run, broke = None, unopened or ready.containers.broken.get(scenario.id, "")
         if not broke:
             run, broke = await _run_earlier_tasks(lab, ask, begin, workspace, sandbox)
         if run is None or not broke:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.core.yaml.validation import join_problems
 from kestrel_lab.evals.guidance import Guidance, commit_guidance, install_guidance
 from kestrel_lab.evals.scenario_parts import FolderCopy, GitCheckout, InlineFiles, PackageSource
@@ -130,6 +131,8 @@ class Containers:
     env: Mapping[str, str]
     notes: list[str] = field(default_factory=list)
     """What could not be had, and is done without."""
+    broken: dict[str, str] = field(default_factory=dict)
+    """By scenario, why its environment cannot be had: its trials break, and no model is asked."""
     _engine: Engine | None = None
     _looked: bool = False
     _images: dict[tuple[str, str, str], _Image] = field(default_factory=dict)
@@ -161,6 +164,11 @@ class Containers:
                 raise UsageError(f"{programs}, and {named} does not have them")
         elif scenario.root:
             # The root of a lower level is the machine's own.
+            if scenario.dockerfile and _installs(_dockerfile(self.suite, scenario)):
+                self.broken[scenario.id] = (
+                    f"its environment is built by {named}, and no container engine answers here: {INSTALL}"
+                )
+                return
             await choose_level_async(replace(sandbox, level=Level.S3), _empty_workspace().root)
             if named:
                 self.notes.append(
@@ -208,6 +216,9 @@ class Containers:
         self, scenario: Scenario, workspace: Workspace, usual: Sandbox
     ) -> AsyncIterator[Sandbox]:
         """Open what holds the commands of one trial."""
+        if scenario.id in self.broken:
+            yield usual
+            return
         image = await self._image(scenario)
         if image is None or self._engine is None:
             yield replace(usual, level=Level.S3, root=scenario.root) if scenario.root else usual
@@ -228,6 +239,14 @@ def _dockerfile(suite: Suite, scenario: Scenario) -> Path:
     if not found.is_file():
         raise UsageError(f"the dockerfile {found} is not there")
     return found
+
+
+def _installs(dockerfile: Path) -> bool:
+    """Return whether an image has more than files: a sandbox stands in for those alone."""
+    for line in split_lines(dockerfile.read_text("utf-8", "replace")):
+        if line.strip().upper().startswith(("RUN ", "RUN\t", "ENTRYPOINT")):
+            return True
+    return False
 
 
 def _unpack(packed: bytes, folder: Path) -> None:

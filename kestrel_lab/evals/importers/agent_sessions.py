@@ -7,7 +7,6 @@ conversation is kept.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,20 +16,19 @@ from typing import Any, Final, cast
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.importers.imported_run import (
-    UNREADABLE,
-    Broken,
     ImportedCall,
     ImportedMessage,
     Recording,
     Records,
     read_call,
+    read_calls,
     record_digest,
-    seconds_of,
-    text_of,
     unreadable_record,
 )
+from kestrel_lab.evals.importers.json_fields import UNREADABLE, Broken, JsonFields, parse_json
 
 _HEAD: Final = 4_096
+_CODEX_LINES: Final = ("session_meta", "turn_context", "response_item", "event_msg")
 _HARNESS: Final = re.compile(r"\s*<([\w-]+)[ >].*</\1>\s*", re.DOTALL)
 """Text in one element: this is how both programs mark what they, and not the user, send to the model."""
 
@@ -44,8 +42,8 @@ def session_format(path: Path) -> str:
         # A session may begin with notes of the program, so that its first line says nothing.
         for _, line in zip(range(40), file, strict=False):
             try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
+                value = parse_json(line)
+            except ValueError:
                 continue
             if isinstance(value, dict) and (found := _format_of(value)):
                 return found
@@ -55,7 +53,7 @@ def session_format(path: Path) -> str:
 def _format_of(line: Mapping[str, Any]) -> str:
     if "resourceSpans" in line:
         return "otel"
-    if line.get("type") == "session_meta" and isinstance(line.get("payload"), dict):
+    if line.get("type") in _CODEX_LINES and isinstance(line.get("payload"), dict):
         return "codex"
     return (
         "claude-code"
@@ -72,8 +70,8 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]] | Broken]:
             if not line.strip():
                 continue
             try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                value = parse_json(line)
+            except ValueError as error:
                 yield Broken(place, f"not JSON: {one_line(str(error), 100)}")
                 continue
             if isinstance(value, dict):
@@ -120,6 +118,7 @@ def read_claude_code(path: Path) -> Records:
     sub-agent whose lines are in the file, are others.
     """
     threads: dict[str, _Conversation] = {}
+    left_out: list[Broken] = []
     facts: dict[str, Json] = {}
     root: dict[str, str] = {}
     """By uuid of a line, the thread that it is in."""
@@ -130,14 +129,17 @@ def read_claude_code(path: Path) -> Records:
         if isinstance(found, Broken):
             yield found
             continue
-        number, line = found
-        known, parent = str(line.get("uuid") or ""), str(line.get("parentUuid") or "")
+        number, value = found
+        line = JsonFields(value, f"{shown_path(path)}:{number}", left_out, whole=True)
+        known, parent = line.label("uuid"), line.label("parentUuid")
         # A sub-agent's first line has no parent in its thread; its other lines follow that one.
         name = (root.get(parent) or known) if line.get("isSidechain") else ""
         conversation = threads.setdefault(name, _Conversation())
         root[known] = name
         try:
-            if line.get("type") in ("user", "assistant"):
+            if not line.text("type"):
+                raise ValueError("it has no type")
+            if line["type"] in ("user", "assistant"):
                 facts |= {
                     key: line[key] for key in ("sessionId", "cwd", "version", "gitBranch") if line.get(key)
                 }
@@ -150,6 +152,7 @@ def read_claude_code(path: Path) -> Records:
         except UNREADABLE as error:
             yield unreadable_record(f"{shown_path(path)}:{number}", "no line of a session", error)
         length[known] = len(conversation.said)
+    yield from left_out
     for number, (name, conversation) in enumerate(threads.items()):
         if conversation.said:
             yield _claude_recording(path, conversation, facts, f"sub-agent {number}" if name else "")
@@ -170,73 +173,71 @@ def _conversation_until(conversation: _Conversation, back: int) -> _Conversation
     )
 
 
-def _is_prompt(line: Mapping[str, Any]) -> bool:
-    content = line.get("message", {}).get("content")
+def _is_prompt(line: JsonFields) -> bool:
+    content = line.fields("message").get("content")
     return line["type"] == "user" and not (
-        isinstance(content, list) and any(part.get("type") == "tool_result" for part in content)
+        isinstance(content, list)
+        and any(isinstance(part, Mapping) and part.get("type") == "tool_result" for part in content)
     )
 
 
-def _take_claude(conversation: _Conversation, line: Mapping[str, Any]) -> None:
-    message, at = line["message"], seconds_of(line.get("timestamp"))
-    content = message["content"]
-    parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    text = text_of(
-        [
-            part
-            for part in parts
-            if part["type"] not in ("tool_use", "tool_result", "thinking", "redacted_thinking")
-        ]
-    )
+def _take_claude(conversation: _Conversation, line: JsonFields) -> None:
+    message, at = line.fields("message"), line.time("timestamp")
+    if "content" not in message:
+        raise ValueError("its message has no content")
+    content = message.content("content", skip=("tool_use", "tool_result"))
+    blocks = message.objects("content") if isinstance(message["content"], list) else []
     if line["type"] == "assistant":
-        calls = tuple(
-            ImportedCall(tool=str(part["name"]), args=dict(part["input"]), id=str(part["id"]))
-            for part in parts
-            if part["type"] == "tool_use"
-        )
-        usage = message.get("usage") or {}
+        calls = read_calls([block for block in blocks if block.get("type") == "tool_use"], _read_tool_use)
+        usage = message.fields("usage")
         # What came from the prompt cache and what was written to it are counted apart there.
-        read = [usage.get(f"{kind}input_tokens") for kind in ("", "cache_read_", "cache_creation_")]
-        tokens_in = sum(int(count or 0) for count in read) if usage else None
-        tokens_out = int(usage.get("output_tokens") or 0) if usage else None
-        one = ImportedMessage(
+        fresh, cached = usage.count("input_tokens"), usage.count("cache_read_input_tokens") or 0
+        written = usage.count("cache_creation_input_tokens") or 0
+        answer = ImportedMessage(
             role="assistant",
-            text=text,
-            thinking="\n\n".join(filter(None, (str(part.get("thinking") or "") for part in parts))),
+            text=content.text,
+            thinking=content.thinking,
             calls=calls,
             at=at,
-            tokens_in=tokens_in,
-            tokens_out=tokens_out,
-            tokens_cached=int(usage.get("cache_read_input_tokens") or 0),
-            model=str(message.get("model") or ""),
+            tokens_in=None if fresh is None else fresh + cached + written,
+            tokens_out=usage.count("output_tokens"),
+            tokens_cached=cached,
+            model=message.text("model"),
         )
         # Claude Code writes one answer in several lines, which have the same id.
-        known = str(message.get("id") or "")
-        conversation.add(one, conversation.answers.get(known) if known else None)
-        conversation.answers.setdefault(known, len(conversation.said) - 1)
+        answer_id = message.label("id")
+        conversation.add(answer, conversation.answers.get(answer_id) if answer_id else None)
+        conversation.answers.setdefault(answer_id, len(conversation.said) - 1)
     else:
-        for part in parts:
-            if part["type"] == "tool_result":
-                _add_answer(
-                    conversation,
-                    str(part["tool_use_id"]),
-                    text_of(part.get("content")),
-                    at,
-                    failed=bool(part.get("is_error")),
-                    changed=_changed(line.get("toolUseResult")),
-                )
-        if text:
-            conversation.add_user(
-                text, at, harness=bool(line.get("isMeta")) or _HARNESS.fullmatch(text) is not None
-            )
+        for block in blocks:
+            if block.get("type") == "tool_result":
+                _add_result(conversation, block, at, _changed(line.get("toolUseResult")))
+        if content.text:
+            harness = bool(line.get("isMeta")) or _HARNESS.fullmatch(content.text) is not None
+            conversation.add_user(content.text, at, harness=harness)
     conversation.lines.append(line.get("uuid"))
+
+
+def _read_tool_use(block: JsonFields) -> ImportedCall:
+    return read_call(block["name"], block.get("input"), block.label("id"))
+
+
+def _add_result(
+    conversation: _Conversation, block: JsonFields, at: float | None, changed: tuple[str, ...]
+) -> None:
+    """Add the result of a call; one that is none costs itself and not the others of its line."""
+    try:
+        text, failed = block.content("content").text, bool(block.flag("is_error"))
+        _add_answer(conversation, block.label("tool_use_id"), text, at, failed=failed, changed=changed)
+    except UNREADABLE as error:
+        block.left_out.append(unreadable_record(block.place, "no result of a call", error))
 
 
 def _changed(result: Any) -> tuple[str, ...]:
     """Return the file that a call of Claude Code changed, as its line says."""
-    if not isinstance(result, dict) or "structuredPatch" not in result or not result.get("filePath"):
+    if not isinstance(result, dict) or "structuredPatch" not in result:
         return ()
-    return (str(result["filePath"]),)
+    return (result["filePath"],) if isinstance(result.get("filePath"), str) else ()
 
 
 def _add_answer(
@@ -287,28 +288,33 @@ def read_codex(path: Path) -> Records:
     Its events repeat what its items say, so only the token counts are read of them.
     """
     conversation, facts, model, lines = _Conversation(), cast("dict[str, Json]", {}), "unknown", 0
+    left_out: list[Broken] = []
     for found in json_lines(path):
         if isinstance(found, Broken):
             yield found
             continue
-        number, line = found
+        number, value = found
         lines += 1
+        line = JsonFields(value, f"{shown_path(path)}:{number}", left_out, whole=True)
         try:
-            payload, at = line["payload"], seconds_of(line.get("timestamp"))
-            if line["type"] == "session_meta":
+            payload, at, kind = line.fields("payload"), line.time("timestamp"), line.text("type")
+            if not kind:
+                raise ValueError("it has no type")
+            if kind == "session_meta":
                 facts |= {
                     key: payload[key] for key in ("id", "cwd", "cli_version", "git") if payload.get(key)
                 }
-                given = (payload.get("base_instructions") or {}).get("text") or payload.get("instructions")
-                conversation.system += [str(given)] if given else []
-            elif line["type"] == "turn_context":
-                model = str(payload.get("model") or model)
-            elif line["type"] == "response_item":
+                given = payload.fields("base_instructions").text("text") or payload.text("instructions")
+                conversation.system += [given] if given else []
+            elif kind == "turn_context":
+                model = payload.text("model") or model
+            elif kind == "response_item":
                 _take_codex(conversation, payload, at)
-            elif line["type"] == "event_msg" and payload.get("type") == "token_count":
-                _count_codex(conversation, payload.get("info") or {})
+            elif kind == "event_msg" and payload.text("type") == "token_count":
+                _count_codex(conversation, payload.fields("info"))
         except UNREADABLE as error:
             yield unreadable_record(f"{shown_path(path)}:{number}", "no line of a rollout", error)
+    yield from left_out
     if conversation.said:
         known = str(facts.get("id") or path.stem)
         yield Recording(
@@ -323,10 +329,12 @@ def read_codex(path: Path) -> Records:
         )
 
 
-def _take_codex(conversation: _Conversation, item: Mapping[str, Any], at: float | None) -> None:
-    kind = item["type"]
+def _take_codex(conversation: _Conversation, item: JsonFields, at: float | None) -> None:
+    kind = item.text("type")
+    if not kind:
+        raise ValueError("it has no type")
     if kind == "message" and item["role"] != "assistant":
-        text = text_of(item["content"])
+        text = item.content("content").text
         if item["role"] in ("developer", "system"):
             conversation.system.append(text)
         else:
@@ -334,12 +342,18 @@ def _take_codex(conversation: _Conversation, item: Mapping[str, Any], at: float 
         return
     if kind.endswith("_output"):
         output = item.get("output")
-        failed = isinstance(output, dict) and output.get("success") is False
-        text = text_of(output.get("content") if isinstance(output, dict) else output)
-        _add_answer(conversation, str(item["call_id"]), text, at, failed=failed)
+        failed = isinstance(output, Mapping) and output.get("success") is False
+        holder = item
+        if isinstance(output, Mapping):
+            holder = item.fields("output")
+            if "content" not in holder:
+                holder.note("content", "an output has none")
+        text = holder.content("content", "output").text
+        _add_answer(conversation, item.label("call_id"), text, at, failed=failed)
         return
     if kind == "message":
-        one = ImportedMessage(role="assistant", text=text_of(item["content"]), at=at)
+        content = item.content("content")
+        one = ImportedMessage(role="assistant", text=content.text, thinking=content.thinking, at=at)
     elif kind in ("function_call", "custom_tool_call", "local_shell_call", "web_search_call"):
         one = ImportedMessage(role="assistant", calls=(_codex_call(item),), at=at)
     else:  # reasoning, which is encrypted, and kinds of later versions
@@ -353,25 +367,25 @@ def _take_codex(conversation: _Conversation, item: Mapping[str, Any], at: float 
     conversation.add(one, len(conversation.said) - 1 if further else None)
 
 
-def _codex_call(item: Mapping[str, Any]) -> ImportedCall:
-    known = item.get("call_id") or item.get("id")
+def _codex_call(item: JsonFields) -> ImportedCall:
+    call_id = item.label("call_id", "id")
     if item["type"] == "function_call":
-        return read_call(item["name"], item["arguments"], known)
+        return read_call(item["name"], item.get("arguments"), call_id)
     if item["type"] == "custom_tool_call":
-        return read_call(item["name"], {"input": item["input"]}, known)
-    return read_call(str(item["type"]).removesuffix("_call"), dict(item.get("action") or {}), known)
+        return read_call(item["name"], {"input": item.text("input")}, call_id)
+    return read_call(str(item["type"]).removesuffix("_call"), dict(item.fields("action")), call_id)
 
 
-def _count_codex(conversation: _Conversation, info: Mapping[str, Any]) -> None:
-    used = info.get("last_token_usage")
-    for place in reversed(range(len(conversation.said))):
-        if used and conversation.said[place].role == "assistant":
-            if conversation.said[place].tokens_in is None:
-                conversation.said[place] = replace(
-                    conversation.said[place],
-                    tokens_in=int(used["input_tokens"]),
-                    tokens_out=int(used["output_tokens"]),
-                    tokens_cached=int(used.get("cached_input_tokens") or 0),
-                    tokens_reasoning=int(used.get("reasoning_output_tokens") or 0),
+def _count_codex(conversation: _Conversation, info: JsonFields) -> None:
+    used = info.fields("last_token_usage")
+    for index in reversed(range(len(conversation.said))):
+        if used and conversation.said[index].role == "assistant":
+            if conversation.said[index].tokens_in is None:
+                conversation.said[index] = replace(
+                    conversation.said[index],
+                    tokens_in=used.count("input_tokens"),
+                    tokens_out=used.count("output_tokens"),
+                    tokens_cached=used.count("cached_input_tokens") or 0,
+                    tokens_reasoning=used.count("reasoning_output_tokens") or 0,
                 )
             return

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Literal
 
 from kestrel_lab.core.events.union import Record
-from kestrel_lab.core.sanitize import shown_path
+from kestrel_lab.evals.importers.benchmark_runs.harbor_trials import TRIAL, harbor_trial, read_trial_result
 from kestrel_lab.evals.importers.imported_run import (
-    UNREADABLE,
-    Broken,
     ImportedCall,
     ImportedMessage,
     Recording,
     Records,
+    WholeUsage,
     declared_effects,
-    offered_tool,
+    described_task,
+    offered_tools,
+    read_calls,
     record_digest,
-    seconds_of,
-    text_of,
     unreadable_record,
 )
+from kestrel_lab.evals.importers.json_fields import UNREADABLE, Broken, JsonFields, parse_json
 from kestrel_lab.evals.importers.recorded_events import events_of
 from kestrel_lab.telemetry.atif import difference, outcome_error, trajectory_of
-
-TRIAL: Final = "result.json"
-"""What Harbor writes of a trial, in the folder above that of its agent."""
 
 
 def is_atif(value: Any) -> bool:
@@ -49,165 +45,173 @@ def atif_recordings(value: dict[str, Any], source: str, path: Path) -> Records:
     probabilities, token ids, further fields) is kept in `RunStarted.imported`, and an export of the run is
     the file again.
     """
-    found, result = _recording(value, source), path.parent.parent / TRIAL
+    result = path.parent.parent / TRIAL
     if path.parent.name == "agent" and result.is_file():
-        try:
-            found = _trial(found, json.loads(result.read_bytes()))
-        except (*UNREADABLE, OSError) as error:
-            yield unreadable_record(shown_path(result), "no result of a trial", error)
-    yield found
+        trial = read_trial_result(result)
+        if isinstance(trial, Broken):
+            yield trial
+            yield _read_trajectory(value, source)
+        else:
+            yield harbor_trial(trial, [_read_trajectory(value, source, task=trial.text("task_name"))], result)
+    else:
+        yield _read_trajectory(value, source)
     yield from _sub_agents(value, source)
 
 
+def trial_recordings(value: dict[str, Any], source: str, path: Path) -> Records:
+    """Yield the recording of a trial of Harbor from its `result.json`, with the trajectory of its agent, or
+    those of its steps; one without a trajectory is a trial, too.
+    """
+    left_out: list[Broken] = []
+    trial = JsonFields(value, source, left_out, whole=True)
+    folder, task = path.parent, trial.label("task_name", "trial_name") or path.parent.name
+    files = [folder / "agent" / "trajectory.json"]
+    if not files[0].is_file():
+        files = sorted(folder.glob("steps/*/agent/trajectory.json"))
+    conversations: list[Recording] = []
+    inner: list[Recording | Broken] = []
+    for file in files:
+        try:
+            trajectory = parse_json(file.read_bytes())
+            if not is_atif(trajectory):
+                raise ValueError("it is no ATIF trajectory")
+            conversations.append(_read_trajectory(trajectory, str(file), task=task))
+            inner += _sub_agents(trajectory, str(file))
+        except (*UNREADABLE, OSError) as error:
+            yield unreadable_record(str(file), "the trajectory of this trial cannot be read", error)
+    yield harbor_trial(trial, conversations, path)
+    yield from inner
+
+
 def _sub_agents(value: Mapping[str, Any], source: str) -> Records:
-    for number, inner in enumerate(value.get("subagent_trajectories") or ()):
-        place = f"{source} subagent_trajectories[{number}]"
+    left_out: list[Broken] = []
+    for inner in JsonFields(value, source, left_out, whole=True).objects("subagent_trajectories"):
         try:
-            yield _recording(inner, place)
-            yield from _sub_agents(inner, place)
+            trajectory = dict(inner)
+            yield _read_trajectory(trajectory, inner.place)
+            yield from _sub_agents(trajectory, inner.place)
         except UNREADABLE as error:
-            yield unreadable_record(place, "no trajectory of a sub-agent", error)
+            yield unreadable_record(inner.place, "no trajectory of a sub-agent", error)
+    yield from left_out
 
 
-def _trial(found: Recording, result: Mapping[str, Any]) -> Recording:
-    """Return a recording with what Harbor says of its trial; a task is done if every reward is 1 or more."""
-    rewards = (result.get("verifier_result") or {}).get("rewards") or {}
-    broke = result.get("exception_info") or {}
-    scores: list[dict[str, Any]] = [
-        {"check": str(name), "passed": float(reward) >= 1, "value": float(reward), "reason": ""}
-        for name, reward in rewards.items()
-    ]
-    agent = result.get("agent_info") or {}
-    return replace(
-        found,
-        suite=f"harbor:{result.get('source') or 'tasks'}",
-        scenario=str(result["task_name"]),
-        config="/".join(filter(None, (str(agent.get("name") or ""), found.model))),
-        error=str(broke.get("exception_message") or broke.get("exception_type") or found.error),
-        scores=tuple(scores) if scores or broke else None,
-        passed=all(score["passed"] for score in scores) if scores and not broke else None,
-    )
-
-
-def _recording(value: dict[str, Any], source: str) -> Recording:
-    agent = value["agent"]
+def _read_trajectory(value: dict[str, Any], source: str, *, task: str = "") -> Recording:
+    """Return the recording of a trajectory; of a trial's `task` also where nobody asked anything."""
+    left_out: list[Broken] = []
+    record = JsonFields(value, source, left_out, whole=True)
+    agent, totals = record.fields("agent"), record.fields("final_metrics")
     system: list[str] = []
-    said: list[ImportedMessage] = []
-    broken: list[Broken] = []
-    for number, step in enumerate(value["steps"]):
-        place = f"{source}: steps[{number}]"
+    messages: list[ImportedMessage] = []
+    for step in record.objects("steps"):
         try:
-            if step["source"] == "system" and not said:
-                system.append(text_of(step["message"]))
+            if step.get("source") == "system" and not messages:
+                system.append(step.content("message").text)
             else:
-                said += _step(step, place, broken)
+                messages += _read_step(step)
         except UNREADABLE as error:
-            broken.append(Broken(place, f"left out: {type(error).__name__}: {error}"))
-    if not any(one.role == "user" for one in said) and system:
-        # Some agents write their task as the system message.
-        said.insert(0, ImportedMessage(role="user", text=system.pop()))
-    known = str(value.get("trajectory_id") or value.get("session_id") or "")
-    found = Recording(
+            left_out.append(Broken(step.place, f"left out: {type(error).__name__}: {error}"))
+    if not any(message.role == "user" for message in messages):
+        if system:
+            # Some agents write their task as the system message.
+            messages.insert(0, ImportedMessage(role="user", text=system.pop()))
+        elif task:
+            messages.insert(0, described_task(f"Task {task}; the trajectory has no message of a user"))
+    trajectory_id = record.label("trajectory_id", "session_id")
+    tools = agent.objects("tool_definitions")
+    recording = Recording(
         format="atif",
         source=source,
-        id=known,
+        id=trajectory_id,
         digest=record_digest("atif", value),
-        model=str(agent.get("model_name") or "unknown"),
+        model=agent.text("model_name") or "unknown",
         system="\n\n".join(system),
-        messages=said,
-        tools=tuple(
-            offered_tool(tool.get("function") or tool) for tool in agent.get("tool_definitions") or ()
-        ),
-        declared=declared_effects(agent.get("tool_definitions") or ()),
+        messages=messages,
+        tools=offered_tools(tools),
+        declared=declared_effects(tools),
         error=outcome_error(value),
-        scenario=known,
-        facts={"agent": f"{agent.get('name', '')} {agent.get('version', '')}".strip()},
-        left_out=tuple(broken),
+        scenario=trajectory_id,
+        usage=WholeUsage(
+            tokens_in=totals.count("total_prompt_tokens"),
+            tokens_out=totals.count("total_completion_tokens"),
+            tokens_cached=totals.count("total_cached_tokens"),
+            cost_usd=totals.amount("total_cost_usd"),
+        ),
+        facts={"agent": f"{agent.label('name')} {agent.label('version')}".strip()},
+        left_out=tuple(left_out),
     )
     records = [
-        Record(run_id=found.run_id, seq=seq, eid="", at=at, event=event)
-        for seq, (at, event) in enumerate(events_of(found), 1)
+        Record(run_id=recording.run_id, seq=seq, eid="", at=at, event=event)
+        for seq, (at, event) in enumerate(events_of(recording), 1)
     ]
-    rest = difference(trajectory_of(found.run_id, records), value)
-    return replace(found, facts={**found.facts, "atif": rest} if rest is not None else found.facts)
+    rest = difference(trajectory_of(recording.run_id, records), value)
+    return replace(
+        recording, facts={**recording.facts, "atif": rest} if rest is not None else recording.facts
+    )
 
 
-def _step(step: Mapping[str, Any], place: str, broken: list[Broken]) -> Iterator[ImportedMessage]:
-    at, text = seconds_of(step.get("timestamp")), text_of(step.get("message"))
-    if step["source"] == "user":
-        yield ImportedMessage(role="user", text=text, at=at)
-        yield from _results(step, (), place, broken)
-        return
-    if step["source"] == "system":
-        yield ImportedMessage(role="note", text=text, at=at)
-        yield from _results(step, (), place, broken)
+def _read_step(step: JsonFields) -> Iterator[ImportedMessage]:
+    at, content = step.time("timestamp"), step.content("message")
+    if step["source"] in ("user", "system"):
+        role: Literal["user", "note"] = "user" if step["source"] == "user" else "note"
+        yield ImportedMessage(role=role, text=content.text, at=at)
+        yield from _read_results(step, [])
         return
     if step["source"] != "agent":
         raise ValueError(f"its source is {step['source']!r}, neither system, user nor agent")
-    calls = []
-    for number, call in enumerate(step.get("tool_calls") or ()):
-        try:
-            calls.append(_call(call))
-        except UNREADABLE as error:
-            broken.append(unreadable_record(f"{place} tool_calls[{number}]", "no call", error))
-    metrics = step.get("metrics") or {}
-    more = metrics.get("extra") or {}
+    calls = read_calls(step.objects("tool_calls"), _read_call)
+    metrics = step.fields("metrics")
     yield ImportedMessage(
         role="assistant",
-        text=text,
-        thinking=str(step.get("reasoning_content") or ""),
-        calls=tuple(calls),
+        text=content.text,
+        thinking="\n\n".join(filter(None, (step.text("reasoning_content"), content.thinking))),
+        calls=calls,
         at=at,
-        tokens_in=metrics.get("prompt_tokens"),
-        tokens_out=metrics.get("completion_tokens"),
-        tokens_cached=int(metrics.get("cached_tokens") or 0),
-        tokens_reasoning=int(more.get("reasoning_tokens") or 0),
-        cost_usd=metrics.get("cost_usd"),
-        model=str(step.get("model_name") or ""),
+        tokens_in=metrics.count("prompt_tokens"),
+        tokens_out=metrics.count("completion_tokens"),
+        tokens_cached=metrics.count("cached_tokens") or 0,
+        tokens_reasoning=metrics.fields("extra").count("reasoning_tokens") or 0,
+        cost_usd=metrics.amount("cost_usd"),
+        model=step.text("model_name"),
     )
-    yield from _results(step, calls, place, broken)
+    yield from _read_results(step, [call.id for call in calls])
 
 
-def _call(call: Mapping[str, Any]) -> ImportedCall:
-    effect = (call.get("extra") or {}).get("effect")
+def _read_call(call: JsonFields) -> ImportedCall:
+    effect = call.fields("extra").text("effect")
     return ImportedCall(
-        tool=str(call["function_name"]),
+        tool=call["function_name"],
         args=call["arguments"],
-        id=str(call["tool_call_id"] or ""),
-        pure=None if effect is None else effect == "pure",
+        id=call.label("tool_call_id"),
+        pure=effect == "pure" if effect else None,
     )
 
 
-def _results(
-    step: Mapping[str, Any], calls: list[ImportedCall] | tuple[()], place: str, broken: list[Broken]
-) -> Iterator[ImportedMessage]:
+def _read_results(step: JsonFields, open_calls: list[str]) -> Iterator[ImportedMessage]:
     """Yield what a step was answered: results of its calls, and what its environment reported without one."""
-    open_calls = [call.id for call in calls]
-    for number, result in enumerate((step.get("observation") or {}).get("results") or ()):
+    for result in step.fields("observation").objects("results"):
         try:
-            known = str(result.get("source_call_id") or "")
-            text = text_of(result.get("content"))
-            if open_calls and (not known or known in open_calls):
-                open_calls.remove(known or open_calls[0])
-                yield _result(result, known, text)
-            elif known:
-                raise ValueError(f"it answers the call {known!r}, which its step does not make")
+            call, text = result.label("source_call_id"), result.content("content").text
+            if open_calls and (not call or call in open_calls):
+                open_calls.remove(call or open_calls[0])
+                yield _read_result(result, call, text)
+            elif call:
+                raise ValueError(f"it answers the call {call!r}, which its step does not make")
             elif text:
                 yield ImportedMessage(role="note" if step["source"] == "system" else "user", text=text)
         except UNREADABLE as error:
-            broken.append(unreadable_record(f"{place} observation[{number}]", "no result", error))
+            result.left_out.append(unreadable_record(result.place, "no result", error))
 
 
-def _result(result: Mapping[str, Any], known: str, text: str) -> ImportedMessage:
-    extra = result.get("extra") or {}
-    error, touched = extra.get("error"), extra.get("touched")
-    message = error.get("message") if isinstance(error, dict) else error
+def _read_result(result: JsonFields, call: str, text: str) -> ImportedMessage:
+    extra = result.fields("extra")
+    error = extra.get("error")
+    message = error.get("message") if isinstance(error, Mapping) else error
     return ImportedMessage(
         role="tool",
         text=text,
-        call=known,
+        call=call,
         error=str(message or "failed") if error else "",
-        seconds=float(extra.get("seconds") or 0.0),
-        changed=tuple(map(str, extra.get("changed") or ())),
-        touched=None if touched is None else tuple(map(str, touched)),
+        seconds=extra.amount("seconds") or 0.0,
+        changed=tuple(extra.texts("changed")),
+        touched=tuple(extra.texts("touched")) if extra.get("touched") is not None else None,
     )

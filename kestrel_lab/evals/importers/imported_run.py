@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.importers.json_fields import (
+    UNREADABLE,
+    Broken,
+    JsonFields,
+    describe_type,
+    parse_json,
+    read_amount,
+    read_seconds,
+)
+from kestrel_lab.models.written_calls import ThinkingText
 
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A record that cannot be read; those beside it can."""
-
-    place: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.why}"
+_THINKING_TAGS: Final = ("<think", "</think", "[THINK]")
+_FINISHING_TOOLS: Final = frozenset(
+    "attempt_completion complete_task done final_answer finish mark_task_complete submit submit_answer "
+    "task_complete".split()
+)
+"""Tools by which agents of other programs give their answer."""
+_ANSWER_ARGUMENTS: Final = (
+    "message",
+    "answer",
+    "final_answer",
+    "result",
+    "final_thought",
+    "output",
+    "summary",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +54,7 @@ class ImportedCall:
     def __post_init__(self) -> None:
         require_texts(self, "tool", "id", "problem")
         if not isinstance(self.args, dict):
-            raise TypeError(f"the arguments of a call are {_kind(self.args)}")
+            raise TypeError(f"the arguments of a call are {describe_type(self.args)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +92,42 @@ class ImportedMessage:
     def __post_init__(self) -> None:
         require_texts(self, "text", "thinking", "call", "error", "model")
         require_amounts(self, *_AMOUNTS)
-        require_time(self.at)
+        read_seconds(self.at)
+        if self.role == "assistant" and any(tag in self.text for tag in _THINKING_TAGS):
+            # Some models write their thinking into the text.
+            divider = ThinkingText(lambda _: None)
+            divider.add(self.text)
+            answer, thoughts = divider.finish()
+            object.__setattr__(self, "text", answer)
+            object.__setattr__(self, "thinking", "\n\n".join(filter(None, (self.thinking, *thoughts))))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WholeUsage:
+    """What a recording says that the whole task used; what it does not say is `None`."""
+
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    tokens_cached: int | None = None
+    cost_usd: float | None = None
+    model_calls: int | None = None
+
+    def as_json(self) -> dict[str, Json]:
+        """Return what is known."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def metrics(self) -> dict[str, float]:
+        """Return what is known as metrics of a trial."""
+        metrics: dict[str, float] = {}
+        if self.tokens_in is not None and self.tokens_out is not None:
+            metrics["tokens_in"] = float(self.tokens_in)
+            metrics["tokens_out"] = float(self.tokens_out)
+            metrics["token_usage"] = float(self.tokens_in + self.tokens_out)
+        if self.cost_usd is not None:
+            metrics |= {"cost_estimate": float(self.cost_usd), "unpriced_calls": 0.0}
+        if self.model_calls is not None:
+            metrics["model_calls"] = float(self.model_calls)
+        return metrics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,19 +169,29 @@ class Recording:
     """Whether it counts as passed; `None` where it broke or was not judged."""
     unjudged: str = ""
     """Why it has no judgement, where that is known."""
+    usage: WholeUsage = WholeUsage()
+    """What it says of the whole task and not of its calls; it wins over the sum of the calls."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """What the recording says of the whole task and not of its calls; it wins over what the events give."""
+    """Further metrics of the whole task."""
     facts: dict[str, Json] = field(default_factory=dict)
     """What else it says, kept as it is in `RunStarted.imported`."""
     summary: str = ""
     """What is shown in place of an answer where the recording has results and no conversation."""
     left_out: tuple[Broken, ...] = ()
-    """Messages that could not be read; the others are the conversation."""
+    """What could not be read of it; all else is here."""
 
     def __post_init__(self) -> None:
         require_texts(self, *_RECORDED_TEXTS)
         require_amounts(self, "seconds", "epoch")
-        require_time(self.began)
+        read_seconds(self.began)
+        asked = any(message.role == "user" and message.text.strip() for message in self.messages)
+        if not asked and any(message.role == "assistant" for message in self.messages):
+            # What the model said and did is worth as much without it.
+            note = "no message of a user can be read in it"
+            object.__setattr__(self, "messages", [described_task(f"({note})"), *self.messages])
+            object.__setattr__(self, "left_out", (*self.left_out, Broken(self.source, note)))
+        # A field that is read twice is left out once.
+        object.__setattr__(self, "left_out", tuple(dict.fromkeys(self.left_out)))
 
     @property
     def run_id(self) -> str:
@@ -141,26 +199,49 @@ class Recording:
         return f"i{self.digest[:16]}"
 
     @property
+    def is_trial(self) -> bool:
+        """Whether the recording says, or should say, how it was judged."""
+        return self.scores is not None
+
+    @property
     def goal(self) -> str:
         """What the user asked first; raises `ValueError` where nobody asked anything."""
-        asked = next((said.text for said in self.messages if said.role == "user"), "")
-        if not asked.strip():
-            raise ValueError("there is no message of a user in it")
-        return asked
+        return self.messages[self.first_question].text
+
+    @property
+    def first_question(self) -> int:
+        """The index of the first message in which a user asks something; raises `ValueError` without one."""
+        for index, message in enumerate(self.messages):
+            if message.role == "user" and message.text.strip():
+                return index
+        raise ValueError("there is no message of a user in it")
 
     @property
     def answer(self) -> str:
-        """The last message but notes, if the model wrote it and asked for no more calls; else the summary."""
-        last = next((one for one in reversed(self.messages) if one.role != "note"), self.messages[-1])
-        return last.text if last.role == "assistant" and not last.calls else self.summary
+        """The last message but notes, if the model wrote it and asked for no more calls; else what it handed
+        to the tool by which its program ends; else the summary.
+        """
+        spoken = [message for message in self.messages if message.role != "note"]
+        while spoken and spoken[-1].role == "tool":
+            spoken.pop()
+        if not spoken or spoken[-1].role != "assistant":
+            return self.summary
+        last = spoken[-1]
+        return (handed_answer(last.calls) or self.summary) if last.calls else last.text
+
+
+def handed_answer(calls: Iterable[ImportedCall]) -> str:
+    """Return the answer that a call hands to the tool by which its program ends; empty where none does."""
+    for call in calls:
+        if call.tool.lower() in _FINISHING_TOOLS:
+            for name in _ANSWER_ARGUMENTS:
+                if isinstance(answer := call.args.get(name), str) and answer.strip():
+                    return answer
+    return ""
 
 
 Records = Iterator[Recording | Broken]
 """What a reader of files gives, one record at a time."""
-
-
-UNREADABLE: Final = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
-"""What readers raise for a record of another shape than theirs."""
 
 
 def unreadable_record(place: str, what: str, error: Exception) -> Broken:
@@ -168,69 +249,86 @@ def unreadable_record(place: str, what: str, error: Exception) -> Broken:
     return Broken(place, f"{what} ({type(error).__name__}: {one_line(str(error), 100)})")
 
 
-def read_messages(
-    items: Sequence[Any], read: Callable[[Any], ImportedMessage | None], place: str
-) -> tuple[list[ImportedMessage], tuple[Broken, ...]]:
-    """Return the messages of a conversation, and those that are none, with their places.
-
-    `read` returns `None` for one that does not belong to the conversation, a system message for instance. An
-    answer to a call that no message before it makes is left out, too.
-    """
-    return read_parts(
-        ((f"{place} messages[{number}]", item) for number, item in enumerate(items)),
-        lambda item: () if (one := read(item)) is None else (one,),
-    )
-
-
 def read_parts(
-    parts: Iterable[tuple[str, Any]], read: Callable[[Any], Iterable[ImportedMessage]]
-) -> tuple[list[ImportedMessage], tuple[Broken, ...]]:
-    """Return the messages that parts of a record are, each with its place, and the parts that are none.
+    parts: Iterable[tuple[str, Any]],
+    read: Callable[[JsonFields], Iterable[ImportedMessage]],
+    left_out: list[Broken],
+) -> list[ImportedMessage]:
+    """Return the messages that parts of a record are, each with its place.
 
-    `read` returns any number of messages for a part. An answer to a call that no message before it makes is
-    left out, too.
+    `read` returns any number of messages for a part. A part that is none is noted in `left_out`, and so is an
+    answer to a call that no message before it makes.
     """
-    said: list[ImportedMessage] = []
-    broken: list[Broken] = []
+    messages: list[ImportedMessage] = []
     calls: list[str] = []
     for place, part in parts:
         try:
-            found = list(read(part))
-            left = list(calls)
-            for one in found:
-                if one.role == "tool":
-                    del left[_answered(left, one.call)]
-                elif one.role == "assistant":
-                    left = [asked.id for asked in one.calls]
+            read_messages = list(read(JsonFields(part, place, left_out)))
+            unanswered = list(calls)
+            for message in read_messages:
+                if message.role == "tool":
+                    del unanswered[answered_call(unanswered, message.call)]
+                elif message.role == "assistant":
+                    unanswered = [call.id for call in message.calls]
         except UNREADABLE as error:
-            broken.append(Broken(place, f"left out: {_words(error)}"))
+            left_out.append(Broken(place, f"left out: {_error_text(error)}"))
         else:
             # Only now: a message that is left out has answered no call.
-            calls = left
-            said += found
-    return said, tuple(broken)
+            calls = unanswered
+            messages += read_messages
+    return messages
 
 
-def _answered(calls: Sequence[str], known: str) -> int:
-    """Return the place of the call that an answer is for, as `events_of` finds it; raises `ValueError` where
+def without_unasked_results(
+    messages: Iterable[ImportedMessage], place: str, left_out: list[Broken]
+) -> list[ImportedMessage]:
+    """Return messages without the answers to calls that none before them makes, which are noted."""
+    asked: list[ImportedMessage] = []
+    calls: list[str] = []
+    for message in messages:
+        if message.role == "assistant":
+            calls = [call.id for call in message.calls]
+        elif message.role == "tool":
+            try:
+                del calls[answered_call(calls, message.call)]
+            except ValueError as error:
+                left_out.append(Broken(place, f"left out: {error}"))
+                continue
+        asked.append(message)
+    return asked
+
+
+def answered_call(calls: Sequence[str], call: str) -> int:
+    """Return the index of the call that an answer is for, as `events_of` finds it; raises `ValueError` where
     there is none.
     """
-    found = [place for place, call in enumerate(calls) if not known or call in ("", known)]
-    if not found:
-        raise ValueError(
-            f"it answers the call {known!r}, which no message before it makes"
-            if known
-            else "it answers no call"
-        )
-    return found[0]
+    fitting = [index for index, made in enumerate(calls) if not call or made in ("", call)]
+    if fitting:
+        return fitting[0]
+    if call:
+        raise ValueError(f"it answers the call {call!r}, which no message before it makes")
+    raise ValueError("it answers no call")
 
 
-def _words(error: Exception) -> str:
-    return (
-        one_line(str(error), 100)
-        if isinstance(error, ValueError)
-        else f"{type(error).__name__}: {one_line(str(error), 100)}"
-    )
+def _error_text(error: Exception) -> str:
+    message = one_line(str(error), 100)
+    return message if isinstance(error, ValueError) else f"{type(error).__name__}: {message}"
+
+
+def described_task(text: str) -> ImportedMessage:
+    """Return what stands for the user's message in a recording of results without a conversation."""
+    return ImportedMessage(role="user", text=text)
+
+
+def reward_score(check: str, value: float) -> dict[str, Json]:
+    """Return a recorded reward as a score: it has passed from 1 on."""
+    passed = value >= 1.0
+    return {
+        "check": check,
+        "passed": passed,
+        "value": value,
+        "reason": "" if passed else f"{check} is {value:g}",
+    }
 
 
 def record_digest(kind: str, *parts: Any) -> str:
@@ -252,41 +350,24 @@ _RECORDED_TEXTS: Final = (
     "config",
     "summary",
 )
-# JSON's numbers are doubles: above it whole numbers are not exact.
-_MOST: Final = 1 << 53
-
-
 _AMOUNTS: Final = ("seconds", "tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning", "cost_usd")
 
 
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"of type {type(value).__name__}"
-
-
-def require_texts(one: object, *names: str) -> None:
+def require_texts(owner: object, *names: str) -> None:
     """Raise `TypeError` for an attribute that is no text."""
     for name in names:
-        if not isinstance(value := getattr(one, name), str):
-            raise TypeError(f"its {name} is no text, but {_kind(value)}")
+        if not isinstance(value := getattr(owner, name), str):
+            raise TypeError(f"its {name} is no text, but {describe_type(value)}")
 
 
-def require_amounts(one: object, *names: str) -> None:
+def require_amounts(owner: object, *names: str) -> None:
     """Raise for what is no amount; `None` is one that is not known."""
     for name in names:
-        value = getattr(one, name)
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST
-        ):
-            raise TypeError(f"its {name} is no amount: {one_line(repr(value), 40)}")
-
-
-def require_time(value: float | None) -> None:
-    """Raise `ValueError` for what is no time in seconds since 1970; `None` is one that is not known."""
-    # Calendars end with the year 9999: a later time cannot be shown as a date.
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 253_402_300_800.0
-    ):
-        raise ValueError(f"its time is none of the calendar: {one_line(repr(value), 40)}")
+        if (value := getattr(owner, name)) is not None:
+            try:
+                read_amount(value)
+            except TypeError as error:
+                raise TypeError(f"its {name}: {error}") from error
 
 
 def finite_json(value: Any) -> Any:
@@ -300,37 +381,36 @@ def finite_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def seconds_of(stamp: Any) -> float | None:
-    """Return a time in ISO form as seconds since 1970; `None` where there is none. One without a zone is UTC.
-
-    Raises `ValueError` for another form.
+def read_call(tool: Any, args: Any, call_id: str = "") -> ImportedCall:
+    """Return a call whose arguments are an object, or JSON text as models write it; raises `TypeError` for a
+    tool without a name.
     """
-    if not stamp:
-        return None
-    read = datetime.fromisoformat(str(stamp))
-    return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
-
-
-def text_of(content: Any) -> str:
-    """Return the text of a message: a text, or parts, of which one that is no text is named and not shown."""
-    if not isinstance(content, list):
-        return str(content or "")
-    parts = [part if isinstance(part, dict) else {"text": part} for part in content]
-    return "\n\n".join(
-        str(part["text"]) if part.get("text") is not None else f"[{part.get('type', 'part')}]"
-        for part in parts
-    )
-
-
-def read_call(tool: Any, args: Any, known: Any) -> ImportedCall:
-    """Return a call whose arguments are an object, or JSON text as models write it."""
     problem = ""
     try:
-        args = json.loads(args or "{}") if not isinstance(args, dict) else args
+        args = parse_json(args or "{}") if isinstance(args, str) else {} if args is None else args
         problem = "" if isinstance(args, dict) else "its arguments are no JSON object"
     except ValueError as error:
         problem = f"its arguments are not JSON: {error}"
-    return ImportedCall(tool=str(tool), args={} if problem else args, id=str(known or ""), problem=problem)
+    return ImportedCall(tool=tool, args={} if problem else args, id=call_id, problem=problem)
+
+
+def read_calls(
+    calls: Iterable[JsonFields], read: Callable[[JsonFields], ImportedCall]
+) -> tuple[ImportedCall, ...]:
+    """Return the calls of a message; one that is none is noted and costs itself alone."""
+    readable: list[ImportedCall] = []
+    for call in calls:
+        try:
+            readable.append(read(call))
+        except UNREADABLE as error:
+            call.left_out.append(Broken(call.place, f"left out: no call ({_error_text(error)})"))
+    return tuple(readable)
+
+
+def openai_call(call: JsonFields) -> ImportedCall:
+    """Return a call in the form of OpenAI's chats."""
+    function = call.fields("function")
+    return read_call(function["name"], function.get("arguments"), call.label("id"))
 
 
 def files_in_diff(diff: str) -> tuple[str, ...]:
@@ -342,23 +422,29 @@ def files_in_diff(diff: str) -> tuple[str, ...]:
     )
 
 
-def declared_effects(tools: Iterable[Any]) -> dict[str, bool]:
+def declared_effects(tools: Iterable[JsonFields]) -> dict[str, bool]:
     """Return of which tools it is declared whether they change nothing: the hint that MCP has for it, in
     `annotations`.
     """
-    found: dict[str, bool] = {}
+    declared: dict[str, bool] = {}
     for tool in tools:
-        about = tool.get("function") if isinstance(tool.get("function"), dict) else tool
-        hint = {**(about.get("annotations") or {}), **(tool.get("annotations") or {})}.get("readOnlyHint")
-        if isinstance(hint, bool):
-            found[str(about.get("name") or "")] = hint
-    return found
+        about = tool.fields("function") if "function" in tool else tool
+        hints = {**about.fields("annotations"), **tool.fields("annotations")}
+        if isinstance(hint := hints.get("readOnlyHint"), bool):
+            declared[about.text("name")] = hint
+    return declared
 
 
-def offered_tool(tool: Mapping[str, Any]) -> dict[str, Json]:
-    """Return a tool that was offered, from its name, description and JSON Schema of parameters."""
-    return {
-        "name": str(tool["name"]),
-        "description": str(tool.get("description") or ""),
-        "schema": tool.get("parameters") or {},
-    }
+def offered_tools(tools: Iterable[JsonFields]) -> tuple[dict[str, Json], ...]:
+    """Return tools that were offered, from their names, descriptions and JSON Schemas of parameters; one
+    without a name is noted.
+    """
+    offered: list[dict[str, Json]] = []
+    for tool in tools:
+        about = tool.fields("function") if "function" in tool else tool
+        if name := about.text("name"):
+            schema = dict(about.fields("parameters", "input_schema"))
+            offered.append({"name": name, "description": about.text("description"), "schema": schema})
+        else:
+            about.note("name", "the tool has none")
+    return tuple(offered)

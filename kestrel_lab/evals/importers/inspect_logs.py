@@ -8,34 +8,45 @@ Nothing of Inspect is needed, and nothing in a log is run.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.importers.imported_run import (
-    UNREADABLE,
-    Broken,
     ImportedCall,
     ImportedMessage,
     Recording,
     Records,
-    offered_tool,
-    read_messages,
+    described_task,
+    offered_tools,
+    read_call,
+    read_calls,
+    read_parts,
     record_digest,
-    seconds_of,
     unreadable_record,
 )
 from kestrel_lab.evals.importers.inspect_scores import (
+    is_score,
     judgements,
     main_verdict,
     mark_of,
     parts_of_score,
     scores_by_scorer,
+)
+from kestrel_lab.evals.importers.json_fields import (
+    UNREADABLE,
+    Broken,
+    JsonFields,
+    MessageContent,
+    describe_type,
+    parse_json,
+    read_content,
 )
 from kestrel_lab.evals.importers.zip_of_json import ZipOfJson
 from kestrel_lab.evals.metrics import METRICS
@@ -94,7 +105,11 @@ def _rows(path: Path, passes: float) -> Iterator[dict[str, Any]]:
         if sample is None:
             continue
         try:
-            yield sample_row(head["eval"], sample, passes)
+            record = JsonFields(sample, place, [], whole=True)
+            row = sample_row(head["eval"], record, passes)
+            if record.left_out:
+                raise ValueError(str(record.left_out[0]))
+            yield row
         except UNREADABLE as error:
             raise UsageError(
                 f"{shown_path(path)}: {place} is not a sample of an Inspect log "
@@ -118,8 +133,11 @@ def log_samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
         log = _read_json_log(path)
         head = _log_header(path, log)
         samples = log.get("samples")
+        if samples is not None and not isinstance(samples, list):
+            yield "samples", head, UsageError("it is no list: none of its samples can be read")
         for number, sample in enumerate(samples if isinstance(samples, list) else ()):
-            yield f"samples[{number}]", head, sample
+            place = f"samples[{number}]"
+            yield place, head, UsageError("it is null") if sample is None else sample
         yield "", head, None
         return
     with ZipOfJson(path) as parts:
@@ -142,8 +160,8 @@ def log_samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
 
 def _read_json_log(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        return parse_json(path.read_bytes())
+    except ValueError as error:
         raise UsageError(
             f"{shown_path(path)}: not a log of Inspect: neither a zip file nor whole JSON "
             f"({one_line(str(error), 100)})"
@@ -164,82 +182,101 @@ def _log_header(path: Path, head: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", head)
 
 
-def sample_row(about: dict[str, Any], sample: dict[str, Any], passes: float) -> dict[str, Any]:
-    """Return a sample as a row of a frame, see `read_inspect`."""
-    scores = scores_by_scorer(sample)
+def sample_row(about: dict[str, Any], record: JsonFields, passes: float) -> dict[str, Any]:
+    """Return a sample as a row of a frame, see `read_inspect`; raises `ValueError` for one without an id."""
+    sample_id, epoch = record.label("id"), record.count("epoch")
+    if not sample_id:
+        raise ValueError("it names no sample")
+    if "epoch" not in record:
+        record.note("epoch", "it is missing, and counts as 1")
+    scores = scores_by_scorer(record)
     marks = {
         part: mark_of(raw) for name, value in scores.items() for part, raw in parts_of_score(name, value)
     }
-    error = sample.get("error")
+    error = error_of_sample(record)
     headline, unjudged = main_verdict(scores)
     values = [mark for mark in judgements(scores, headline).values() if not math.isnan(mark)]
-    counts = error is None and not math.isnan(headline)
+    counts = not error and not math.isnan(headline)
     success = float(headline >= passes) if counts else math.nan
-    limit = sample.get("limit")
+    limit = record.fields("limit").text("type")
+    calls = _calls(record)
+    revision = about.get("revision")
     return {
         "suite": about["task"],
-        "scenario": str(sample["id"]),
+        "scenario": sample_id,
         "family": "",
-        "config": _config(about),
+        "config": _config(JsonFields(about, "eval", record.left_out)),
         "model": about["model"],
         "model_kind": "scripted" if about["model"].startswith("mockllm/") else "real",
-        "epoch": int(sample["epoch"]),
+        "epoch": epoch if epoch is not None else 1,
         "outcome": ("pass" if success else "fail") if counts else "error",
         "success": success,
         "score": sum(values) / len(values) if values else math.nan,
-        "wall_time": _number(sample.get("total_time")),
-        "working_time": _number(sample.get("working_time")),
-        **_tokens(sample.get("model_usage") or {}),
-        **_calls(sample),
-        "reason": one_line(str(error["message"] if isinstance(error, dict) else error), 500)
-        if error is not None
-        else f"limit: {limit['type']}"
-        if limit
-        else ""
-        if counts
-        else unjudged or "not scored",
-        "run": str(sample.get("uuid") or ""),
-        "git_sha": str((about.get("revision") or {}).get("commit") or ""),
+        "wall_time": _or_unknown(record.amount("total_time")),
+        "working_time": _or_unknown(record.amount("working_time")),
+        **_tokens(record, calls["model_calls"]),
+        **calls,
+        "reason": error or (f"limit: {limit}" if limit else "" if counts else unjudged or "not scored"),
+        "run": record.label("uuid"),
+        "git_sha": str(revision.get("commit") or "") if isinstance(revision, dict) else "",
         "weight": 1.0,
         **{f"score.{name}": mark for name, mark in marks.items()},
     }
 
 
-def _config(about: dict[str, Any]) -> str:
-    given = {"solver": about.get("solver") or None}
+def error_of_sample(record: JsonFields) -> str:
+    """Return why a sample broke; empty where it did not."""
+    error = record.get("error")
+    if error is None:
+        return ""
+    message = error.get("message") if isinstance(error, dict) else error
+    return one_line(str(message or "it broke"), 500)
+
+
+def _config(about: JsonFields) -> str:
+    settings = {"solver": about.get("solver") or None}
     for part in ("task_args_passed", "model_generate_config", "solver_args_passed"):
-        given |= about.get(part) or {}
-    settings = ", ".join(
-        f"{key}={one_line(str(value), 40)}" for key, value in given.items() if value is not None
+        settings |= about.fields(part)
+    shown = ", ".join(
+        f"{key}={one_line(str(value), 40)}" for key, value in settings.items() if value is not None
     )
-    return f"{about['model']} [{settings}]" if settings else str(about["model"])
+    return f"{about['model']} [{shown}]" if shown else str(about["model"])
 
 
-def _tokens(usage: dict[str, Any]) -> dict[str, float]:
+def _tokens(record: JsonFields, model_calls: float) -> dict[str, float]:
     """Tokens and known costs over all models; what a cache gave counts as read, as in the totals of
-    Inspect.
+    Inspect. What a log does not tell is unknown.
     """
-    totals = [_number(one.get("total_tokens")) for one in usage.values()]
-    written = [_number(one.get("output_tokens")) for one in usage.values()]
-    costs = [one["total_cost"] for one in usage.values() if one.get("total_cost") is not None]
+    usage = record.fields("model_usage")
+    if "model_usage" in record and not usage and not model_calls:
+        return dict.fromkeys(("token_usage", "tokens_in", "tokens_out", "cost_estimate"), 0.0)
+    models = [usage.fields(name) for name in usage]
+    totals = [_or_unknown(model.count("total_tokens")) for model in models]
+    written = [_or_unknown(model.count("output_tokens")) for model in models]
+    costs = [cost for model in models if (cost := model.amount("total_cost")) is not None]
+    read_and_written = sum(totals) if totals else math.nan
+    all_written = sum(written) if written else math.nan
     return {
-        "token_usage": sum(totals),
+        "token_usage": read_and_written,
         # Inspect's total includes what the cache gave, and its `input_tokens` does not.
-        "tokens_in": sum(totals) - sum(written),
-        "tokens_out": sum(written),
-        "cost_estimate": float(sum(costs)),
+        "tokens_in": read_and_written - all_written,
+        "tokens_out": all_written,
+        "cost_estimate": float(sum(costs)) if costs else math.nan,
     }
 
 
-def _calls(sample: dict[str, Any]) -> dict[str, float]:
+def _calls(record: JsonFields) -> dict[str, float]:
     """Calls of models and tools: from the events, or the conversation where a log has no events; and how many
     have no price.
     """
-    events = [event.get("event") for event in sample.get("events") or () if not event.get("pending")]
-    said = [message for message in sample.get("messages") or () if message.get("role") == "assistant"]
+    events = [event.get("event") for event in record.objects("events") if not event.get("pending")]
+    said = [message for message in record.objects("messages") if message.get("role") == "assistant"]
     models = events.count("model") if events else len(said)
-    tools = events.count("tool") if events else sum(len(message.get("tool_calls") or ()) for message in said)
-    priced = all(one.get("total_cost") is not None for one in (sample.get("model_usage") or {}).values())
+    tools = events.count("tool") if events else sum(len(message.parts("tool_calls")) for message in said)
+    usage = record.fields("model_usage")
+    priced = bool(usage or not models) and all(
+        usage.fields(name).amount("total_cost") is not None for name in usage
+    )
     return {
         "model_calls": float(models),
         "tool_calls": float(tools),
@@ -247,8 +284,8 @@ def _calls(sample: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
+def _or_unknown(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 def inspect_recordings(path: Path, *, passes: float = 1.0) -> Records:
@@ -265,7 +302,8 @@ def inspect_recordings(path: Path, *, passes: float = 1.0) -> Records:
         elif sample is not None:
             found = True
             try:
-                yield _recording(head["eval"], sample, f"{path}: {place}", passes)
+                record = JsonFields(sample, f"{shown_path(path)}: {place}", [], whole=True)
+                yield _recording(head["eval"], record, f"{path}: {place}", passes)
             except UNREADABLE as error:
                 yield unreadable_record(
                     f"{shown_path(path)}: {place}", "not a sample of an Inspect log", error
@@ -281,12 +319,14 @@ def inspect_recordings(path: Path, *, passes: float = 1.0) -> Records:
 
 def _results(path: Path, head: dict[str, Any]) -> Recording | Broken:
     """Return what a log without samples says: its results, as they are; no trial is made of them."""
-    about, results = head["eval"], head.get("results") or {}
-    lines = [
-        f"{one['name']}: "
-        + ", ".join(f"{name} {metric['value']:g}" for name, metric in (one.get("metrics") or {}).items())
-        for one in results.get("scores") or ()
-    ]
+    about, left_out = head["eval"], list[Broken]()
+    results = JsonFields(head, str(path), left_out, whole=True).fields("results")
+    lines = []
+    for score in results.objects("scores"):
+        metrics = score.fields("metrics")
+        values = {name: metrics.fields(name).number("value") for name in metrics}
+        known = ", ".join(f"{name} {value:g}" for name, value in values.items() if value is not None)
+        lines.append(f"{score.label('name')}: {known}")
     if not lines:
         return Broken(shown_path(path), f"it has neither samples nor results (status {head.get('status')})")
     number = results.get("completed_samples")
@@ -295,7 +335,7 @@ def _results(path: Path, head: dict[str, Any]) -> Recording | Broken:
         format="inspect",
         source=str(path),
         id=str(about.get("eval_id") or about.get("run_id") or ""),
-        digest=record_digest("inspect", about, results),
+        digest=record_digest("inspect", about, dict(results)),
         model=about["model"],
         kind="scripted" if about["model"].startswith("mockllm/") else "imported",
         messages=[
@@ -304,163 +344,178 @@ def _results(path: Path, head: dict[str, Any]) -> Recording | Broken:
             )
         ],
         summary="\n".join((f"As the log's header has them{of}:", *lines)),
-        facts={"results": results},
+        facts={"results": dict(results)},
+        left_out=tuple(left_out),
     )
 
 
-def _recording(about: dict[str, Any], sample: dict[str, Any], source: str, passes: float) -> Recording:
-    row = sample_row(about, sample, passes)
-    scores = scores_by_scorer(sample)
+def _recording(about: dict[str, Any], record: JsonFields, source: str, passes: float) -> Recording:
+    row = sample_row(about, record, passes)
+    scores = scores_by_scorer(record)
     marks = judgements(scores, main_verdict(scores)[0])
-    raw = sample.get("scores") or {}
-    attached = sample.get("attachments") or {}
-    messages = sample.get("messages") or []
-    events = sample.get("events") or ()
-    spent = {
-        _message_id(event): event
-        for event in events
-        if event.get("event") == "model" and not event.get("pending")
-    }
-    tools = {event["id"]: event for event in events if event.get("event") == "tool" and event.get("id")}
-    error = sample.get("error")
-    total = sample.get("total_time")
-    said, left_out = read_messages(
-        messages,
-        lambda message: (
-            None
-            if message["role"] == "system"
-            else _read_message(message, spent.get(message.get("id")), tools, attached)
-        ),
-        source,
-    )
+    conversation = _SampleConversation(record)
+    error, broke = error_of_sample(record), row["outcome"] == "error"
+    said = read_parts(record.parts("messages"), conversation.read, record.left_out)
     # The sample broke before anything was said.
     if not any(one.role == "user" for one in said):
-        asked = (
-            _text(sample.get("input"), attached)
-            or f"Sample {sample['id']} of {about['task']}; the log has no messages"
-        )
-        said.insert(0, ImportedMessage(role="user", text=asked))
-    offered = {tool["name"]: tool for event in spent.values() for tool in event.get("tools") or ()}
+        asked = conversation.text(record.get("input")).text
+        task = asked or f"Sample {row['scenario']} of {about['task']}; the log has no messages"
+        said.insert(0, described_task(task))
+    explanations = record.fields("scores")
+    for name, value in scores.items():
+        if not is_score(value):
+            explanations.note(name, f"it is no score: {one_line(repr(value), 40)}")
     return Recording(
         format="inspect",
         source=source,
-        id=str(sample.get("uuid") or f"{about.get('eval_id', '')}/{sample['id']}/{sample['epoch']}"),
-        digest=record_digest("inspect", about, sample),
+        id=record.label("uuid") or f"{about.get('eval_id', '')}/{row['scenario']}/{row['epoch']}",
+        digest=record_digest("inspect", about, dict(record)),
         model=about["model"],
         kind="scripted" if about["model"].startswith("mockllm/") else "imported",
-        system="\n\n".join(
-            _text(message.get("content"), attached)
-            for message in messages
-            if isinstance(message, dict) and message.get("role") == "system"
-        ),
+        system="\n\n".join(conversation.system),
         messages=said,
-        tools=tuple(map(offered_tool, offered.values())),
-        began=seconds_of(sample.get("started_at")),
-        seconds=None if total is None else float(total),
-        error=row["reason"] if error is not None else "",
-        reason="" if error is not None or row["outcome"] == "error" else row["reason"],
+        tools=conversation.offered(),
+        began=record.time("started_at"),
+        seconds=record.amount("total_time"),
+        error=error,
+        reason="" if error or broke else row["reason"],
         unjudged=main_verdict(scores)[1] if scores else "",
         suite=row["suite"],
         scenario=row["scenario"],
         config=row["config"],
         epoch=row["epoch"],
+        summary=record.fields("output").text("completion"),
         scores=tuple(
             {
                 "check": name,
                 "passed": mark >= passes,
                 "value": mark,
-                "reason": one_line(
-                    str(raw[name].get("explanation") or "") if isinstance(raw.get(name), dict) else "", 500
-                ),
+                "reason": one_line(_explanation(explanations, name), 500),
             }
             for name, mark in marks.items()
             if not math.isnan(mark)
         ),
-        passed=None if row["outcome"] == "error" else row["outcome"] == "pass",
+        passed=None if broke else row["outcome"] == "pass",
         metrics={
             name: value
             for name, value in row.items()
             if (name in METRICS or (name.startswith("score.") and name.removeprefix("score.") not in scores))
             and not math.isnan(value)
         },
-        facts={"target": sample.get("target"), "scores": scores},
-        left_out=left_out,
+        facts={"target": record.get("target"), "scores": scores},
+        # Fields of the row are read for the recording, too.
+        left_out=tuple(dict.fromkeys(record.left_out)),
     )
 
 
-def _message_id(event: dict[str, Any]) -> Any:
-    choices = (event.get("output") or {}).get("choices") or [{}]
-    return (choices[0].get("message") or {}).get("id")
+def _explanation(scores: JsonFields, name: str) -> str:
+    score = scores.get(name)
+    return str(score.get("explanation") or "") if isinstance(score, dict) else ""
 
 
-def _read_message(
-    message: dict[str, Any], spent: dict[str, Any] | None, tools: dict[str, Any], attached: dict[str, str]
-) -> ImportedMessage:
-    text = _text(message.get("content"), attached)
-    match message["role"]:
-        case "assistant":
-            usage = ((spent or {}).get("output") or {}).get("usage") or {}
-            asked = [
-                ImportedCall(
-                    tool=call["function"],
-                    args=_resolve_attachments(call.get("arguments") or {}, attached),
-                    id=call.get("id") or "",
-                    problem=str(call.get("parse_error") or ""),
-                )
-                for call in message.get("tool_calls") or ()
-            ]
-            total, written = usage.get("total_tokens"), usage.get("output_tokens")
-            return ImportedMessage(
-                role="assistant",
-                text=text,
-                calls=tuple(asked),
-                model=str(message.get("model") or ""),
-                at=seconds_of((spent or {}).get("completed")),
-                seconds=float((spent or {}).get("working_time") or 0.0),
-                cost_usd=usage.get("total_cost"),
-                tokens_in=None if total is None or written is None else total - written,
-                tokens_out=written,
-            )
-        case "tool":
-            event = tools.get(message.get("tool_call_id") or "") or {}
-            error = message.get("error")
-            said = str(error.get("message") if isinstance(error, dict) else error) if error else ""
-            return ImportedMessage(
-                role="tool",
-                text=text,
-                call=message.get("tool_call_id") or "",
-                error=said,
-                at=seconds_of(event.get("completed")),
-                seconds=float(event.get("working_time") or 0.0),
-            )
-        case "user":
-            return ImportedMessage(role="user", text=text)
-    raise ValueError(f"a message has the role {message['role']!r}")
+class _SampleConversation:
+    """Reads the messages of a sample, with what its events tell of them."""
 
+    def __init__(self, record: JsonFields) -> None:
+        self.system: list[str] = []
+        attachments = record.get("attachments")
+        self._attached: Mapping[str, Any] = attachments if isinstance(attachments, dict) else {}
+        events = record.objects("events")
+        self._answers = {
+            _message_id(event): event
+            for event in events
+            if event.text("event") == "model" and not event.get("pending")
+        }
+        """By the id of a message, the call of the model that wrote it."""
+        self._results = {
+            event.label("id"): event for event in events if event.text("event") == "tool" and event.get("id")
+        }
+        self._nothing = JsonFields({}, record.place, record.left_out)
 
-def _text(content: Any, attached: dict[str, str]) -> str:
-    """Return a text; of content in parts those that are text, the others named.
+    def offered(self) -> tuple[dict[str, Json], ...]:
+        """Return the tools that any call of the model was offered."""
+        tools = [tool for event in self._answers.values() for tool in event.objects("tools")]
+        return offered_tools({tool.label("name"): tool for tool in tools}.values())
 
-    An input may be a list of messages.
-    """
-    if isinstance(content, list):
-        return "\n\n".join(filter(None, (_part(part, attached) for part in content)))
-    return str(_resolve_attachments(content, attached) or "")
+    def read(self, message: JsonFields) -> list[ImportedMessage]:
+        """Return a message; nothing for a system message, which is added to `system`."""
+        content = self.text(message.get("content"), message.place_of("content"), message.left_out)
+        match message["role"]:
+            case "system":
+                self.system.append(content.text)
+                return []
+            case "assistant":
+                return [self._answer(message, content)]
+            case "tool":
+                return [self._result(message, content.text)]
+            case "user":
+                return [ImportedMessage(role="user", text=content.text)]
+        raise ValueError(f"a message has the role {message['role']!r}")
 
-
-def _part(part: Any, attached: dict[str, str]) -> str:
-    if not isinstance(part, dict):
-        return _text(part, attached)
-    if "role" in part:
-        return _text(part.get("content"), attached)
-    return str(
-        _resolve_attachments(
-            part.get("text") or part.get("reasoning") or f"[{part.get('type', 'part')}]", attached
+    def _answer(self, message: JsonFields, content: MessageContent) -> ImportedMessage:
+        event = self._answers.get(message.label("id"), self._nothing)
+        usage = event.fields("output").fields("usage")
+        total, written = usage.count("total_tokens"), usage.count("output_tokens")
+        read = None if total is None or written is None else total - written
+        return ImportedMessage(
+            role="assistant",
+            text=content.text,
+            thinking=content.thinking,
+            calls=read_calls(message.objects("tool_calls"), self._call),
+            model=message.text("model"),
+            at=event.time("completed"),
+            seconds=event.amount("working_time") or 0.0,
+            cost_usd=usage.amount("total_cost"),
+            tokens_in=None if read is None or read < 0 else read,
+            tokens_out=written,
+            tokens_cached=usage.count("input_tokens_cache_read") or 0,
+            tokens_reasoning=usage.count("reasoning_tokens") or 0,
         )
-    )
+
+    def _call(self, call: JsonFields) -> ImportedCall:
+        args = _resolve_attachments(call.get("arguments"), self._attached)
+        made = read_call(call["function"], args, call.label("id"))
+        problem = call.text("parse_error")
+        return replace(made, problem=problem) if problem else made
+
+    def _result(self, message: JsonFields, text: str) -> ImportedMessage:
+        call = message.label("tool_call_id")
+        event = self._results.get(call, self._nothing)
+        error = message.get("error")
+        said = error.get("message") if isinstance(error, dict) else error
+        return ImportedMessage(
+            role="tool",
+            text=text,
+            call=call,
+            error=str(said or "failed") if error else "",
+            at=event.time("completed"),
+            seconds=event.amount("working_time") or 0.0,
+        )
+
+    def text(
+        self, content: Any, place: str = "input", left_out: list[Broken] | None = None
+    ) -> MessageContent:
+        """Return what a message says, and what its model thought; an input may be a list of messages."""
+        if (
+            isinstance(content, list)
+            and content
+            and all(isinstance(part, dict) and "role" in part for part in content)
+        ):
+            inner = [self.text(message.get("content")).text for message in content]
+            return MessageContent("\n\n".join(filter(None, inner)))
+        resolved = _resolve_attachments(content, self._attached)
+        if resolved is not None and not isinstance(resolved, str | list) and left_out is not None:
+            reason = f"left out: it is neither a text nor parts of one, but {describe_type(resolved)}"
+            left_out.append(Broken(place, reason))
+        return read_content(resolved, place, [] if left_out is None else left_out)
 
 
-def _resolve_attachments(value: Any, attached: dict[str, str]) -> Any:
+def _message_id(event: JsonFields) -> str:
+    choices = event.fields("output").objects("choices")
+    return choices[0].fields("message").label("id") if choices else ""
+
+
+def _resolve_attachments(value: Any, attached: Mapping[str, Any]) -> Any:
     """Return the value with what Inspect keeps apart, long texts, in its place."""
     if isinstance(value, dict):
         return {key: _resolve_attachments(one, attached) for key, one in value.items()}

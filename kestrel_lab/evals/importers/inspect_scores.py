@@ -5,24 +5,23 @@ passed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+from kestrel_lab.evals.importers.json_fields import JsonFields, UnreadNumber
 
 _WORDS: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """What scores that are words count, as Inspect counts them."""
 
 
-def scores_by_scorer(sample: dict[str, Any]) -> dict[str, Any]:
+def scores_by_scorer(sample: JsonFields) -> dict[str, Any]:
     """Return the values of scores by scorer; the oldest logs have one without a name."""
-    scores = (
-        dict(sample["scores"])
-        if sample.get("scores")
-        else {"score": sample["score"]}
-        if sample.get("score")
-        else {}
-    )
+    scores: Mapping[str, Any] = sample.fields("scores")
+    if not scores and sample.get("score"):
+        scores = {"score": sample["score"]}
     return {
-        str(name): score.get("value") if isinstance(score, dict) else score for name, score in scores.items()
+        str(name): score.get("value") if isinstance(score, Mapping) else score
+        for name, score in scores.items()
     }
 
 
@@ -64,6 +63,14 @@ def judgements(scores: dict[str, Any], headline: float) -> dict[str, float]:
     found = {name: mark_of(value) for name, value in scores.items() if not isinstance(value, dict | list)}
     main = next(iter(scores), "")
     return found if main in found or math.isnan(headline) else {main: headline, **found}
+
+
+def is_score(value: Any) -> bool:
+    """Return whether a value is what a scorer may give: a number, a word, or several by name or in a list."""
+    if isinstance(value, Mapping | list):
+        parts = value.values() if isinstance(value, Mapping) else value
+        return all(not isinstance(part, Mapping | list) and is_score(part) for part in parts)
+    return not isinstance(value, UnreadNumber)
 
 
 def _is_verdict(value: Any) -> bool:

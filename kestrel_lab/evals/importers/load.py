@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -17,13 +17,8 @@ from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.importers.formats import ENDINGS, files_in, read_file
-from kestrel_lab.evals.importers.imported_run import (
-    UNREADABLE,
-    Broken,
-    Recording,
-    Records,
-    unreadable_record,
-)
+from kestrel_lab.evals.importers.imported_run import Recording, Records, unreadable_record
+from kestrel_lab.evals.importers.json_fields import UNREADABLE, Broken
 from kestrel_lab.evals.importers.recorded_events import COMMIT, events_of, trial_of
 from kestrel_lab.evals.importers.routing_data import is_routing, routing_rows
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval
@@ -111,6 +106,7 @@ class ImportResult(TableView):
         parts += [f"{there:,} were there before"] if there else []
         parts += [f"{format_count(len(self.data), 'row')} of routing data"] if self.data is not None else []
         parts += [f"{format_count(len(self.broken), 'record')} could not be read"] if self.broken else []
+        parts += [_trials_in_short(self.results.values())] if self.results else []
         return ", ".join(parts)
 
     def lines(self) -> list[str]:
@@ -121,6 +117,18 @@ class ImportResult(TableView):
             else []
         )
         return [*self.notes, *map(str, self.broken[:_SHOWN]), *more]
+
+
+def _trials_in_short(results: Collection[EvalResult]) -> str:
+    """Return how many trials passed, and how many broke, of all that were in the files."""
+    outcomes = [row.result["outcome"] for result in results for row in result.rows]
+    broke = outcomes.count("error")
+    text = f"{outcomes.count('pass'):,} of {format_count(len(outcomes), 'trial')} passed"
+    if broke:
+        text += f", {broke:,} of them broke"
+        if all(result.suite.count_errors == "exclude" for result in results):
+            text += " (in no rate)"
+    return text
 
 
 async def import_runs(
@@ -166,9 +174,11 @@ class _Import:
         self._added = 0
         self._unfit = 0
         self._unjudged = 0
+        self._repeated = 0
         self._rows: dict[str, dict[str, EvalRow]] = {}
         self._goals: dict[tuple[str, str], str] = {}
         self._exclude: set[str] = set()
+        self._named: set[Broken] = set()
 
     async def read(self, path: Path, data: list[dict[str, Any]], report: Callable[[], None]) -> None:
         """Store the records of a file, and add rows of routing data to `data`; raises `UsageError` for a file
@@ -196,13 +206,17 @@ class _Import:
             if self._judge is not None:
                 named = {} if scenario is None else {"scenario": scenario.id, "family": scenario.family}
                 found = replace(found, suite=self._judge.suite.name if scenario else "", **cast("Any", named))
+                # A run is a trial of this suite, or of none.
+                found = replace(found, scores=None if scenario is None else found.scores or ())
             events = events_of(found)
             row = trial_of(found, events)
         except UNREADABLE as error:
             self.broken.append(Broken(found.source, str(error)))
             return
-        self.broken += found.left_out
+        self.broken += [part for part in found.left_out if part not in self._named]
+        self._named.update(found.left_out)
         if found.run_id in self.runs:
+            self._repeated += 1
             return
         self.runs[found.run_id] = None
         self._added += store_run(self._lab.store, found.run_id, events)
@@ -250,6 +264,10 @@ class _Import:
             if self._unjudged
             else []
         )
+        if self._repeated:
+            notes.append(
+                f"{format_count(self._repeated, 'record')} equal to another one: imported and counted once"
+            )
         if self._unfit:
             notes.append(
                 f"{format_count(self._unfit, 'run')} fit no scenario of the suite, by id or goal: they "

@@ -20,6 +20,7 @@ _ROLES: Final = {
     "function": "tool",
 }
 """Roles of others, in lower case and without the word message."""
+_CALL_ITEMS: Final = ("function_call", "custom_tool_call")
 
 
 def plain_message(value: Any, role: str = "") -> dict[str, Any] | None:
@@ -37,21 +38,21 @@ def plain_message(value: Any, role: str = "") -> dict[str, Any] | None:
     elif isinstance(value.get("data"), Mapping) and "role" not in value:
         value = {"type": value.get("type"), **value["data"]}
     kind = str(value.get("type") or "")
-    if kind in ("function_call", "custom_tool_call"):
-        return _asked([value], value.get("arguments", value.get("input")))
+    if kind in _CALL_ITEMS:
+        return _message_of_calls([value])
     if kind in ("function_call_output", "custom_tool_call_output"):
         return {"role": "tool", "tool_call_id": value["call_id"], "content": value.get("output")}
-    said = value.get("role") or value.get("from") or (role if kind == "message" else kind) or role
-    known = str(said).lower().removesuffix("chunk").removesuffix("message")
-    found = {**value, "role": _ROLES.get(known, known)}
+    speaker = value.get("role") or value.get("from") or (role if kind == "message" else kind) or role
+    name = str(speaker).lower().removesuffix("chunk").removesuffix("message")
+    message = {**value, "role": _ROLES.get(name, name)}
     if isinstance(parts := value.get("parts"), list) and "content" not in value:
-        found["content"] = [_block(part) for part in parts]
+        message["content"] = [_anthropic_block(part) for part in parts]
     elif "from" in value and "value" in value:
-        found["content"] = value["value"]
-    calls = _calls(value)
-    if "content" not in found and not calls:
-        return {"role": role, "content": str(value["text"])} if role and "text" in value else None
-    return {**found, "tool_calls": calls} if calls or "tool_calls" in value else found
+        message["content"] = value["value"]
+    calls = _openai_calls(value)
+    if "content" not in message and not calls:
+        return {"role": role, "content": value["text"]} if role and "text" in value else None
+    return {**message, "tool_calls": calls} if calls or "tool_calls" in value else message
 
 
 def plain_items(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -59,40 +60,47 @@ def plain_items(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     calls: list[Mapping[str, Any]] = []
     first = ""
     for place, value in values:
-        if isinstance(value, Mapping) and value.get("type") == "function_call":
+        if isinstance(value, Mapping) and value.get("type") in _CALL_ITEMS:
             first, calls = (first if calls else place), [*calls, value]
             continue
         if calls:
-            yield first, _asked(calls)
+            yield first, _message_of_calls(calls)
             calls = []
         if not (isinstance(value, Mapping) and value.get("type") == "reasoning"):
             yield place, value
     if calls:
-        yield first, _asked(calls)
+        yield first, _message_of_calls(calls)
 
 
-def _asked(calls: Iterable[Mapping[str, Any]], args: Any = None) -> dict[str, Any]:
-    asked = [
-        {
-            "id": one.get("call_id"),
-            "function": {"name": one["name"], "arguments": args or one.get("arguments")},
-        }
-        for one in calls
-    ]
-    return {"role": "assistant", "content": None, "tool_calls": asked}
+def _message_of_calls(items: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    calls = []
+    for item in items:
+        arguments = item.get("arguments")
+        if arguments is None and (free_text := item.get("input")) is not None:
+            # A custom tool is called with a text and not with an object.
+            arguments = {"input": free_text}
+        calls.append(
+            {"id": item.get("call_id"), "function": {"name": item.get("name"), "arguments": arguments}}
+        )
+    return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
-def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    more = message.get("additional_kwargs") or {}
-    return [
-        call
-        if isinstance(call.get("function"), dict)
-        else {"id": call.get("id"), "function": {"name": call["name"], "arguments": call.get("args") or {}}}
-        for call in message.get("tool_calls") or more.get("tool_calls") or ()
-    ]
+def _openai_calls(message: Mapping[str, Any]) -> Any:
+    """Return the calls of a message in OpenAI's form; what is none stays as it is, for its reader to note."""
+    more = message.get("additional_kwargs")
+    listed = message.get("tool_calls") or (more.get("tool_calls") if isinstance(more, Mapping) else None)
+    if not isinstance(listed, list):
+        return listed
+    return [_openai_form(call) for call in listed]
 
 
-def _block(part: Any) -> Any:
+def _openai_form(call: Any) -> Any:
+    if not isinstance(call, Mapping) or "function" in call or "name" not in call:
+        return call
+    return {"id": call.get("id"), "function": {"name": call["name"], "arguments": call.get("args")}}
+
+
+def _anthropic_block(part: Any) -> Any:
     """Return a part of a message of Gemini as a block."""
     if not isinstance(part, Mapping):
         return part
@@ -102,7 +110,7 @@ def _block(part: Any) -> Any:
         return {
             "type": "tool_use",
             "id": call.get("id") or "",
-            "name": call["name"],
+            "name": call.get("name"),
             "input": call.get("args"),
         }
     if isinstance(answer, Mapping):

@@ -10,25 +10,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.importers.agent_sessions import json_lines
 from kestrel_lab.evals.importers.imported_run import (
-    UNREADABLE,
-    Broken,
     ImportedCall,
     ImportedMessage,
     Recording,
     Records,
-    offered_tool,
+    offered_tools,
     read_call,
+    read_calls,
     record_digest,
-    require_texts,
-    require_time,
     unreadable_record,
+    without_unasked_results,
+)
+from kestrel_lab.evals.importers.json_fields import (
+    UNREADABLE,
+    Broken,
+    JsonFields,
+    UnreadNumber,
+    is_reasoning,
+    parse_json,
+    read_seconds,
+    reasoning_text,
 )
 from kestrel_lab.evals.importers.trace_exports import TracedOperation, phoenix_span, read_phoenix
 from kestrel_lab.evals.stats.groups import group_values
@@ -47,16 +55,16 @@ class _Span(TracedOperation):
     parent: str
     began: float
     ended: float
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        require_texts(self, "trace", "id", "parent")
-        require_time(self.began)
-        require_time(self.ended)
+    facts: JsonFields
 
     @property
     def kind(self) -> str:
-        return str(self.facts.get("gen_ai.operation.name") or "")
+        """What was done in it; where it does not say so, what it recorded shows it."""
+        if operation := self.facts.text("gen_ai.operation.name"):
+            return operation
+        if "gen_ai.input.messages" in self.facts or "gen_ai.output.messages" in self.facts:
+            return "chat"
+        return "execute_tool" if "gen_ai.tool.call.id" in self.facts else ""
 
 
 def read_otel(path: Path) -> Records:
@@ -64,22 +72,14 @@ def read_otel(path: Path) -> Records:
     calls outside of any.
     """
     spans: list[_Span] = []
+    left_out: list[Broken] = []
     for found in _requests(path):
         if isinstance(found, Broken):
             yield found
-            continue
-        for span in _spans(*found):
-            if isinstance(span, Broken):
-                yield span
-            else:
-                spans.append(span)
+        else:
+            spans += _spans(*found, left_out)
     inferred = [span for span in spans if _INFERENCE in span.facts]
-    if inferred:
-        yield from read_phoenix(
-            ((shown_path(path), phoenix_span(span, span.facts)) for span in inferred),
-            str(path),
-        )
-        spans = [span for span in spans if _INFERENCE not in span.facts]
+    spans = [span for span in spans if _INFERENCE not in span.facts]
     known = {(span.trace, span.id): span for span in spans}
     conversations = group_values(
         ((span.trace, _agent_of(span, known)), span)
@@ -96,73 +96,100 @@ def read_otel(path: Path) -> Records:
                 if isinstance(error, ValueError)
                 else unreadable_record(place, "no GenAI trace", error)
             )
+    # Only now: the fields of a span are read where it becomes a message.
+    yield from dict.fromkeys(left_out)
+    if inferred:
+        yield from read_phoenix(
+            ((shown_path(path), phoenix_span(span, dict(span.facts))) for span in inferred),
+            str(path),
+        )
 
 
-def _requests(path: Path) -> Iterator[tuple[str, dict[str, Any]] | Broken]:
+def _requests(path: Path) -> Iterator[tuple[str, Any] | Broken]:
     if path.suffix == ".json":
         try:
-            yield shown_path(path), json.loads(path.read_bytes())
-        except (ValueError, RecursionError) as error:
+            yield shown_path(path), parse_json(path.read_bytes())
+        except ValueError as error:
             yield Broken(shown_path(path), f"not JSON: {one_line(str(error), 100)}")
         return
     for found in json_lines(path):
         yield found if isinstance(found, Broken) else (f"{shown_path(path)}:{found[0]}", found[1])
 
 
-def _spans(place: str, request: Mapping[str, Any]) -> Iterator[_Span | Broken]:
-    """Yield the spans of a request, and what is none in it."""
+def _spans(place: str, request: Any, left_out: list[Broken]) -> Iterator[_Span]:
+    """Yield the spans of a request; what is none in it is noted."""
     try:
-        found = [
-            span
-            for one in request["resourceSpans"]
-            for scope in one.get("scopeSpans", ())
-            for span in scope.get("spans", ())
-        ]
+        traced = JsonFields(request, place, left_out, whole=True)
+        if "resourceSpans" not in traced:
+            raise ValueError("it has no resourceSpans")
     except UNREADABLE as error:
-        yield unreadable_record(place, "no OTLP trace", error)
+        left_out.append(unreadable_record(place, "no OTLP trace", error))
         return
-    for number, span in enumerate(found):
-        try:
-            yield _span(span)
-        except UNREADABLE as error:
-            yield unreadable_record(f"{place} spans[{number}]", "no span", error)
+    for resource in traced.objects("resourceSpans"):
+        for scope in resource.objects("scopeSpans", "instrumentationLibrarySpans"):
+            for span in scope.objects("spans"):
+                try:
+                    yield _read_span(span)
+                except UNREADABLE as error:
+                    left_out.append(unreadable_record(span.place, "no span", error))
 
 
-def _span(span: Mapping[str, Any]) -> _Span:
-    status = span.get("status") or {}
+def _read_span(span: JsonFields) -> _Span:
+    status = span.fields("status")
+    facts: dict[str, Any] = {}
+    # Content is on the span, or on an event of it.
+    for holder in (*span.objects("events"), span):
+        for attribute in holder.objects("attributes"):
+            try:
+                facts[_require_text(attribute["key"])] = _attribute_value(attribute["value"])
+            except UNREADABLE as error:
+                span.left_out.append(unreadable_record(attribute.place, "no attribute", error))
+    began = span.read("startTimeUnixNano", _seconds_of_nano)
+    if began is None:
+        raise ValueError("it does not say when it began")
+    # A span that was exported before it ended has no end.
+    ended = span.read("endTimeUnixNano", _seconds_of_nano)
     return _Span(
-        trace=_id(span["traceId"]),
-        id=_id(span["spanId"]),
-        parent=_id(span.get("parentSpanId") or ""),
-        began=int(span["startTimeUnixNano"]) / 1e9,
-        ended=int(span["endTimeUnixNano"]) / 1e9,
-        error=str(status.get("message") or "failed")
-        if status.get("code") in (2, "STATUS_CODE_ERROR")
-        else "",
-        # Content is on the span, or on an event of it.
-        facts={
-            one["key"]: _value(one["value"])
-            for holder in (*span.get("events", ()), span)
-            for one in holder.get("attributes", ())
-        },
+        trace=_require_text(span["traceId"]),
+        id=_require_text(span["spanId"]),
+        parent=_require_text(span.get("parentSpanId") or ""),
+        began=began,
+        ended=began if ended is None else max(began, ended),
+        error=(status.text("message") or "failed") if status.get("code") in (2, "STATUS_CODE_ERROR") else "",
+        facts=JsonFields(facts, span.place, span.left_out),
     )
 
 
-def _id(value: object) -> str:
-    if not isinstance(value, str):
+def _seconds_of_nano(value: Any) -> float:
+    seconds = _whole_number(value) / 1e9
+    read_seconds(seconds)
+    return seconds
+
+
+def _whole_number(value: Any) -> int:
+    """Return a whole number, which OTLP writes as text."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(f"it is no whole number: {one_line(repr(value), 40)}")
+    return int(value)
+
+
+def _require_text(value: object) -> str:
+    if not isinstance(value, str) or isinstance(value, UnreadNumber):
         raise TypeError(f"an id is a text, not {one_line(str(value), 60)}")
     return value
 
 
-def _value(value: Mapping[str, Any]) -> Any:
+def _attribute_value(value: Any) -> Any:
     """Return an OTLP value as JSON; whole numbers are texts in OTLP."""
     ((kind, held),) = value.items()
     if kind == "intValue":
-        return int(held)
+        return _whole_number(held)
+    if kind == "stringValue":
+        return _require_text(held)
     if kind == "arrayValue":
-        return [_value(one) for one in held.get("values", ())]
+        return [_attribute_value(one) for one in held.get("values", ())]
     if kind == "kvlistValue":
-        return {one["key"]: _value(one["value"]) for one in held.get("values", ())}
+        return {one["key"]: _attribute_value(one["value"]) for one in held.get("values", ())}
     return held
 
 
@@ -177,25 +204,26 @@ def _agent_of(span: _Span, known: Mapping[tuple[str, str], _Span]) -> str:
 
 def _recording(place: str, spans: Sequence[_Span], agent: _Span | None) -> Recording:
     chats = [span for span in spans if span.kind in _MODEL_CALLS]
-    tools = {
-        str(span.facts.get("gen_ai.tool.call.id")): span for span in spans if span.kind == "execute_tool"
-    }
-    said: list[ImportedMessage] = []
+    tools = {span.facts.label("gen_ai.tool.call.id"): span for span in spans if span.kind == "execute_tool"}
+    messages: list[ImportedMessage] = []
     for span in chats:
         asked = _messages(span, "gen_ai.input.messages")
         # The last answer of the model and all before it are known from the spans before this one.
         last = max(
-            (number for number, message in enumerate(asked) if message["role"] == "assistant"), default=-1
+            (number for number, message in enumerate(asked) if message.get("role") == "assistant"),
+            default=-1,
         )
-        said += [one for message in asked[last + 1 if said else 0 :] for one in _read_message(message, tools)]
-        said += _answer(span)
-    if not any(one.role == "user" for one in said):
+        for message in asked[last + 1 if messages else 0 :]:
+            messages += _read_tolerantly(message, tools)
+        messages += _read_answer(span)
+    if not messages:
         raise ValueError(_NO_CONTENT)
-    answered = {one.call for one in said if one.role == "tool"}
+    messages = without_unasked_results(messages, place, spans[0].facts.left_out)
+    answered = {message.call for message in messages if message.role == "tool"}
     # Results of the last calls are in no later model call.
-    for wanted in said[-1].calls:
+    for wanted in messages[-1].calls:
         if (ran := tools.get(wanted.id)) is not None and wanted.id not in answered:
-            said.append(_result(wanted.id, _text(ran.facts.get("gen_ai.tool.call.result")), ran))
+            messages.append(_read_result(wanted.id, _text(ran.facts.get("gen_ai.tool.call.result")), ran))
     first, whole = chats[0], agent or chats[0]
     facts = {
         "trace": first.trace,
@@ -207,82 +235,107 @@ def _recording(place: str, spans: Sequence[_Span], agent: _Span | None) -> Recor
         source=place,
         id=f"{first.trace}/{whole.id}",
         digest=record_digest("otel", first.trace, [span.id for span in spans]),
-        model=str(
-            first.facts.get("gen_ai.response.model") or first.facts.get("gen_ai.request.model") or "unknown"
-        ),
-        system="\n\n".join(
-            _text(part.get("content")) for part in _json(first.facts.get("gen_ai.system_instructions")) or ()
-        ),
-        tools=tuple(offered_tool(one) for one in _json(first.facts.get("gen_ai.tool.definitions")) or ()),
-        messages=said,
+        model=first.facts.text("gen_ai.response.model", "gen_ai.request.model") or "unknown",
+        system="\n\n".join(part.text("content") for part in _objects(first, "gen_ai.system_instructions")),
+        tools=offered_tools(_objects(first, "gen_ai.tool.definitions")),
+        messages=messages,
         began=whole.began,
         error=whole.error,
         facts={key: value for key, value in facts.items() if value},
     )
 
 
-def _messages(span: _Span, name: str) -> list[dict[str, Any]]:
-    return [message for message in _json(span.facts.get(name)) or () if message["role"] != "system"]
+def _objects(span: _Span, name: str) -> list[JsonFields]:
+    """Return the objects in an attribute that instrumentations record as they are, or as JSON text."""
+    value = span.facts.get(name)
+    if isinstance(value, str):
+        value = span.facts.read(name, parse_json)
+    return JsonFields({name: value}, span.facts.place, span.facts.left_out).objects(name)
 
 
-def _read_message(message: Mapping[str, Any], tools: Mapping[str, _Span]) -> list[ImportedMessage]:
-    """Return what a message holds: the answers to calls one by one, and its text."""
-    parts = message["parts"]
-    found = [
-        _result(
-            str(part.get("id") or ""),
-            _text(part.get("response", part.get("result"))),
-            tools.get(str(part.get("id"))),
-        )
-        for part in parts
-        if part["type"] == "tool_call_response"
-    ]
-    text = "\n\n".join(
-        _text(part.get("content", f"[{part['type']}]"))
-        for part in parts
-        if part["type"] not in ("tool_call", "tool_call_response")
-    )
-    if message["role"] == "assistant":
-        return [*found, ImportedMessage(role="assistant", text=text, calls=_calls(parts))]
-    return [*found, *([ImportedMessage(role="user", text=text)] if text else [])]
+def _messages(span: _Span, name: str) -> list[JsonFields]:
+    return [message for message in _objects(span, name) if message.get("role") != "system"]
 
 
-def _result(call: str, text: str, ran: _Span | None) -> ImportedMessage:
-    one = ImportedMessage(role="tool", text=text, call=call)
-    return one if ran is None else replace(one, at=ran.ended, seconds=ran.ended - ran.began, error=ran.error)
-
-
-def _answer(span: _Span) -> list[ImportedMessage]:
-    found = _messages(span, "gen_ai.output.messages")
-    if not found:
+def _read_tolerantly(message: JsonFields, tools: Mapping[str, _Span]) -> list[ImportedMessage]:
+    """Return what a message holds; one that cannot be read is noted and costs itself alone."""
+    try:
+        return _read_message(message, tools)
+    except UNREADABLE as error:
+        message.left_out.append(unreadable_record(message.place, "no message", error))
         return []
-    read, written = span.facts.get("gen_ai.usage.input_tokens"), span.facts.get("gen_ai.usage.output_tokens")
-    parts = [part for message in found[:1] for part in message["parts"]]
+
+
+def _read_message(message: JsonFields, tools: Mapping[str, _Span]) -> list[ImportedMessage]:
+    """Return what a message holds: the answers to calls one by one, and its text."""
+    role, parts = message["role"], message.objects("parts")
+    results = []
+    for part in parts:
+        if part.get("type") == "tool_call_response":
+            call = part.label("id")
+            results.append(
+                _read_result(call, _text(part.get("response", part.get("result"))), tools.get(call))
+            )
+    text, thinking = _text_and_thinking(parts)
+    if role == "assistant":
+        answer = ImportedMessage(role="assistant", text=text, thinking=thinking, calls=_calls(parts))
+        return [*results, answer]
+    if role not in ("user", "tool"):
+        raise ValueError(f"a message has the role {role!r}")
+    return [*results, *([ImportedMessage(role="user", text=text)] if text else [])]
+
+
+def _text_and_thinking(parts: Sequence[JsonFields]) -> tuple[str, str]:
+    """Return what parts of a message say, and what its model thought."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for part in parts:
+        if is_reasoning(part):
+            thoughts.append(reasoning_text(part))
+        elif part.get("type") not in ("tool_call", "tool_call_response"):
+            texts.append(_text(part.get("content", f"[{part.get('type', 'part')}]")))
+    return "\n\n".join(texts), "\n\n".join(filter(None, thoughts))
+
+
+def _read_result(call: str, text: str, ran: _Span | None) -> ImportedMessage:
+    message = ImportedMessage(role="tool", text=text, call=call)
+    if ran is None:
+        return message
+    return replace(message, at=ran.ended, seconds=ran.ended - ran.began, error=ran.error)
+
+
+def _read_answer(span: _Span) -> list[ImportedMessage]:
+    answers = _messages(span, "gen_ai.output.messages")
+    if not answers:
+        return []
+    parts = answers[0].objects("parts")
+    text, thinking = _text_and_thinking(parts)
+    facts = span.facts
+    # What the cache gave is among the tokens read.
     return [
         ImportedMessage(
             role="assistant",
-            text="\n\n".join(_text(part.get("content")) for part in parts if part["type"] == "text"),
+            text=text,
+            thinking=thinking,
             calls=_calls(parts),
             at=span.ended,
             seconds=span.ended - span.began,
-            tokens_in=None if read is None else int(read),
-            tokens_out=None if written is None else int(written),
-            model=str(span.facts.get("gen_ai.response.model") or ""),
+            tokens_in=facts.count("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
+            tokens_out=facts.count("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
+            tokens_cached=facts.count("gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cached_tokens")
+            or 0,
+            tokens_reasoning=facts.count("gen_ai.usage.reasoning.output_tokens") or 0,
+            model=facts.text("gen_ai.response.model"),
         )
     ]
 
 
-def _calls(parts: Sequence[Mapping[str, Any]]) -> tuple[ImportedCall, ...]:
-    return tuple(
-        read_call(part["name"], part.get("arguments"), part.get("id"))
-        for part in parts
-        if part["type"] == "tool_call"
-    )
+def _calls(parts: Sequence[JsonFields]) -> tuple[ImportedCall, ...]:
+    return read_calls([part for part in parts if part.get("type") == "tool_call"], _read_call)
 
 
-def _json(value: Any) -> Any:
-    """Return a value that instrumentations record as it is or as JSON text."""
-    return json.loads(value) if isinstance(value, str) else value
+def _read_call(part: JsonFields) -> ImportedCall:
+    return read_call(part["name"], part.get("arguments"), part.label("id"))
 
 
 def _text(value: Any) -> str:

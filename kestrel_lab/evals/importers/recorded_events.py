@@ -67,7 +67,7 @@ class _Conversion:
         self._put(e.PlanProposed(plan=Plan.single(goal).as_json()))
         self._put(e.StateTransition(source=RunStatus.PLANNING, target=RunStatus.EXECUTING))
         self._put(e.StepStarted(step=_STEP, goal=goal))
-        first = next(place for place, said in enumerate(recording.messages) if said.role == "user")
+        first = recording.first_question
         for place, said in enumerate(recording.messages):
             if said.role == "assistant":
                 self._assistant(said, place)
@@ -121,7 +121,7 @@ class _Conversion:
             cost_usd=said.cost_usd,
             seconds=said.seconds,
             finish="tool_calls" if calls else "stop",
-            metered=said.tokens_in is not None,
+            metered=said.tokens_in is not None and said.tokens_out is not None,
         )
         self._put(answered, said.at)
 
@@ -202,6 +202,7 @@ class _Conversion:
             "at": time.time(),
             "times": self._times,
             **finite_json(recording.facts),
+            **({"usage": usage} if (usage := recording.usage.as_json()) else {}),
             **({"left_out": [str(one) for one in recording.left_out]} if recording.left_out else {}),
             "calls": {ours: theirs for ours, theirs in self._ids.items() if theirs},
         }
@@ -214,7 +215,8 @@ class _Conversion:
             model_kind=recording.kind,
             system=recording.system,
             config=recording.config,
-            scenario=recording.scenario,
+            # Runs of a scenario are trials, which lists of runs leave out.
+            scenario=recording.scenario if recording.is_trial else "",
             package=__version__,
             imported=imported,
             tools=[
@@ -254,14 +256,17 @@ def trial_of(recording: Recording, events: Sequence[tuple[float, e.Event]]) -> E
     """Return the trial that the recording is; what it does not tell is in no metric."""
     run = recording.run_id
     metrics = measure_run(_records(run, events))
-    if any(said.role == "assistant" and said.tokens_in is None for said in recording.messages):
+    answers = [message for message in recording.messages if message.role == "assistant"]
+    if not answers or any(None in (answer.tokens_in, answer.tokens_out) for answer in answers):
         for name in ("token_usage", "tokens_in", "tokens_out"):
             metrics.pop(name)
+    if all(answer.cost_usd is None for answer in answers):
+        metrics.pop("cost_estimate")
     if all(said.at is None for said in recording.messages):
         # Some recordings tell how long the whole took, and no other time.
         for name in _CLOCKS if recording.seconds is None else _CLOCKS[1:]:
             metrics.pop(name)
-    metrics |= recording.metrics
+    metrics |= recording.usage.metrics() | recording.metrics
     broke = recording.passed is None
     outcome = "error" if broke else "pass" if recording.passed else "fail"
     reason = (

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line, shown_path
-from kestrel_lab.evals.importers.imported_run import (
-    UNREADABLE,
-    Broken,
-)
+from kestrel_lab.evals.importers.json_fields import UNREADABLE, Broken, parse_json, read_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,14 +64,14 @@ def is_routing(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         try:
-            first = json.loads(file.readline(1 << 20))
-        except (ValueError, RecursionError):
+            first = parse_json(file.readline(1 << 20))
+        except ValueError:
             return False
     return isinstance(first, dict) and "prompt" in first and bool({"scores", "strong", "weak"} & first.keys())
 
 
 def _rows(number: int, line: bytes) -> list[dict[str, Any]]:
-    item = json.loads(line)
+    item = parse_json(line)
     prompt = str(item["prompt"])
     scores = item["scores"] if "scores" in item else {name: item[name] for name in ("strong", "weak")}
     marks = {str(model): _number(score) for model, score in scores.items()}
@@ -94,6 +90,6 @@ def _rows(number: int, line: bytes) -> list[dict[str, Any]]:
 
 
 def _number(value: Any) -> float:
-    if not abs(number := float(value)) < _MOST:
+    if not abs(number := read_number(value)) < _MOST:
         raise ValueError(f"{value!r} is no number")
     return number

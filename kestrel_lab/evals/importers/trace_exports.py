@@ -15,14 +15,26 @@ from typing import Any, Final
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.importers.chat_logs import chat_messages
 from kestrel_lab.evals.importers.imported_run import (
-    UNREADABLE,
-    Broken,
     ImportedMessage,
     Recording,
     Records,
+    read_parts,
     record_digest,
-    seconds_of,
     unreadable_record,
+    without_unasked_results,
+)
+from kestrel_lab.evals.importers.json_fields import (
+    UNREADABLE,
+    Broken,
+    JsonFields,
+    UnreadNumber,
+    is_reasoning,
+    parse_json,
+    read_amount,
+    read_count,
+    read_number,
+    read_seconds,
+    read_time,
 )
 from kestrel_lab.evals.importers.message_shapes import plain_message
 
@@ -49,14 +61,14 @@ class _Span(TracedOperation):
     tool: str = ""
     """The tool that was called; empty for a model."""
     call: str = ""
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[Any] = field(default_factory=list)
     answer: dict[str, Any] | None = None
     """What the model answered, or the tool (`content`)."""
     model: str = ""
-    tokens_in: Any = None
-    tokens_out: Any = None
-    tokens_cached: Any = 0
-    cost: Any = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    tokens_cached: int | None = None
+    cost: float | None = None
 
 
 @dataclass
@@ -68,7 +80,7 @@ class _Conversation:
 
 def read_spans(
     name: str,
-    read: Callable[[Mapping[str, Any]], _Span | None],
+    read: Callable[[JsonFields], _Span | None],
     parts: Iterable[tuple[str, Any]],
     source: str,
 ) -> Records:
@@ -76,9 +88,10 @@ def read_spans(
     goes on with it, any other begins one.
     """
     spans: list[_Span] = []
+    left_out: list[Broken] = []
     for place, part in parts:
         try:
-            if (span := read(part)) is not None:
+            if (span := read(JsonFields(part, place, left_out))) is not None:
                 spans.append(span)
         except UNREADABLE as error:
             yield unreadable_record(place, "no span", error)
@@ -88,11 +101,13 @@ def read_spans(
     for span in spans:
         try:
             if not span.tool:
-                _add(found.setdefault(span.trace, []), span, tools)
+                _add(found.setdefault(span.trace, []), span, tools, left_out)
         except UNREADABLE as error:
             yield unreadable_record(
                 f"{source} (trace {span.trace}, span {span.id})", "no call of a model", error
             )
+    # Spans repeat the messages before them, and what is wrong with those.
+    yield from dict.fromkeys(left_out)
     if not any(found.values()):
         yield Broken(source, _NO_MESSAGES)
     for trace, conversations in found.items():
@@ -106,29 +121,40 @@ def _recordings(
         part = f" part {number}" if len(conversations) > 1 else ""
         place = f"{source} (trace {trace}{part})"
         _add_last_results(conversation, tools)
+        left_out: list[Broken] = []
+        conversation.said = without_unasked_results(conversation.said, place, left_out)
+        yield from left_out
         try:
             yield _recording(name, conversation, place, f"{trace}{part}")
         except UNREADABLE as error:
             yield unreadable_record(place, "no conversation", error)
 
 
-def _add(conversations: list[_Conversation], span: _Span, tools: Sequence[_Span]) -> None:
+def _add(
+    conversations: list[_Conversation], span: _Span, tools: Sequence[_Span], left_out: list[Broken]
+) -> None:
     system: list[str] = []
-    asked = [one for message in span.asked for one in chat_messages(message, system)]
+    place = f"span {span.id} of trace {span.trace}: message"
+    asked = read_parts(
+        ((f"{place} {number}", message) for number, message in enumerate(span.asked)),
+        lambda message: chat_messages(message, system),
+        left_out,
+    )
     best = max(
         (one for one in conversations if _goes_on(one.said, asked)),
         key=lambda one: len(one.said),
         default=None,
     )
     if best is None:
-        if not any(one.role == "user" and one.text.strip() for one in asked):
+        if not asked and span.answer is None:
             raise ValueError(_NO_MESSAGES)
         conversations.append(best := _Conversation(system=system))
     new = asked[len(best.said) :]
     best.said += [_with_times(one, tools) for one in new]
     best.spans.append(span)
     if span.answer is not None:
-        (answer,) = chat_messages({**span.answer, "role": "assistant"}, system)
+        answered = JsonFields({**span.answer, "role": "assistant"}, f"{place} of the answer", left_out)
+        (answer,) = chat_messages(answered, system)
         seconds = max(0.0, span.ended - span.began) if span.began and span.ended else 0.0
         best.said.append(
             replace(
@@ -136,10 +162,10 @@ def _add(conversations: list[_Conversation], span: _Span, tools: Sequence[_Span]
                 at=span.ended,
                 seconds=seconds,
                 model=span.model,
-                tokens_in=None if span.tokens_in is None else int(span.tokens_in),
-                tokens_out=None if span.tokens_out is None else int(span.tokens_out),
-                tokens_cached=int(span.tokens_cached or 0),
-                cost_usd=None if span.cost is None else float(span.cost),
+                tokens_in=span.tokens_in,
+                tokens_out=span.tokens_out,
+                tokens_cached=span.tokens_cached or 0,
+                cost_usd=span.cost,
             )
         )
 
@@ -205,31 +231,48 @@ def _json(value: Any) -> Any:
     """Return a value that is JSON or text of it; other text as it is."""
     if isinstance(value, str) and value[:1] in ("{", "["):
         try:
-            return json.loads(value)
+            return parse_json(value)
         except ValueError:
             return value
     return value
 
 
-def _chat(value: Any, role: str = "user") -> list[dict[str, Any]]:
-    """Return messages of a chat from what tools record of one: a list, a request, a response, or a text."""
+def _chat(value: Any, role: str = "user") -> list[Any]:
+    """Return messages of a chat from what tools record of one: a list, a request, a response, or a text.
+
+    What is no message stays as it is, for its reader to name.
+    """
     value = _json(value)
     if isinstance(value, list):
-        return [message for one in value for message in _chat(one, role)]
-    if isinstance(value, str):
-        return [{"role": role, "content": value}] if value else []
-    if not isinstance(value, dict):
+        return [message for one in value for message in (_chat(one, role) if one != [] else [one])]
+    if value is None or value in ("", {}):
         return []
+    if isinstance(value, str) and not isinstance(value, UnreadNumber):
+        return [{"role": role, "content": value}]
+    if not isinstance(value, dict):
+        return [value]
     for inner in _HOLDERS:
         if inner in value and "role" not in value:
             return _chat(value[inner], role)
-    found = plain_message(value, role)
-    return [{"tool_calls": [], **found}] if found is not None else []
+    try:
+        message = plain_message(value, role)
+    except UNREADABLE:
+        return [value]
+    if message is None:
+        # The items in which a model reasons are none; what else is no message is for its reader to name.
+        return [] if is_reasoning(value) or not role else [value]
+    return [{"tool_calls": [], **message}]
 
 
-def _last(value: Any) -> dict[str, Any] | None:
-    found = _chat(value, "assistant")
-    return found[-1] if found else None
+def _answer_in(one: JsonFields, name: str) -> dict[str, Any] | None:
+    """Return the last message in a field; what is no message in it is noted."""
+    answer = None
+    for message in _chat(one.get(name), "assistant"):
+        if isinstance(message, dict) and "role" in message:
+            answer = message
+        else:
+            one.note(name, "it holds what is no message")
+    return answer
 
 
 # Langfuse: observations of a trace, as its API, its download of a trace and its table export have them.
@@ -245,38 +288,49 @@ def is_langfuse_trace(value: Any) -> bool:
     return any(map(is_langfuse, _inside(value, "observations", "data")))
 
 
-def _langfuse(one: Mapping[str, Any]) -> _Span | None:
-    usage, costs = one.get("usageDetails") or one.get("usage") or {}, one.get("costDetails") or {}
-    usage, costs = _json(usage), _json(costs)
+def _langfuse(one: JsonFields) -> _Span | None:
+    kind = one.text("type")
+    if not kind:
+        raise ValueError("it has no type")
     span = _Span(
-        trace=str(one["traceId"]),
-        id=str(one["id"]),
-        began=seconds_of(one["startTime"]),
-        ended=seconds_of(one.get("endTime")),
-        error=str(one.get("statusMessage") or "failed") if one.get("level") == "ERROR" else "",
+        trace=_require_label(one, "traceId"),
+        id=_require_label(one, "id"),
+        began=one.time("startTime"),
+        ended=one.time("endTime"),
+        error=(one.text("statusMessage") or "failed") if one.get("level") == "ERROR" else "",
     )
-    if one["type"] == "TOOL":
+    if kind == "TOOL":
         content = one.get("output")
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-        return replace(span, tool=str(one.get("name") or "tool"), answer={"content": text})
-    if one["type"] != "GENERATION":
+        return replace(span, tool=one.text("name") or "tool", answer={"content": text})
+    if kind != "GENERATION":
         return None
-    read = sum(
-        int(count or 0)
-        for name, count in usage.items()
-        if name.startswith("input") and isinstance(count, int | float)
-    )
+    usage, costs = _json_object(one, "usageDetails", "usage"), _json_object(one, "costDetails")
+    # Parts of the input that the cache gave are keys of their own that begin with the same word.
+    read = [usage.count(name) for name in usage if name.startswith("input")]
     return replace(
         span,
         asked=_chat(one.get("input")),
-        answer=_last(one.get("output")),
-        model=str(one.get("model") or one.get("providedModelName") or ""),
-        # Parts of the input that the cache gave are keys of their own that begin with the same word.
-        tokens_in=read if "input" in usage else None,
-        tokens_out=usage.get("output"),
-        tokens_cached=usage.get("input_cached_tokens", usage.get("input_cache_read")),
-        cost=one.get("totalCost", costs.get("total")),
+        answer=_answer_in(one, "output"),
+        model=one.text("model", "providedModelName"),
+        tokens_in=sum(filter(None, read)) if usage.count("input") is not None else None,
+        tokens_out=usage.count("output"),
+        tokens_cached=usage.count("input_cached_tokens", "input_cache_read"),
+        cost=one.amount("totalCost") if one.get("totalCost") is not None else costs.amount("total"),
     )
+
+
+def _require_label(one: JsonFields, *names: str) -> str:
+    """Return an id; raises `ValueError` for a span without one."""
+    if not (label := one.label(*names)):
+        raise ValueError(f"it has no {names[0]}")
+    return label
+
+
+def _json_object(one: JsonFields, *names: str) -> JsonFields:
+    """Return the first of the fields that has an object, or JSON text of one."""
+    read = JsonFields({name: _json(one.get(name)) for name in names}, one.place, one.left_out)
+    return read.fields(*names)
 
 
 # LangSmith: runs, as its SDK and its API have them, nested or not.
@@ -292,37 +346,53 @@ def is_langsmith_page(value: Any) -> bool:
     return any(map(is_langsmith, _inside(value, "runs")))
 
 
-def _langsmith(one: Mapping[str, Any]) -> _Span | None:
-    outputs = one.get("outputs") or {}
+def _langsmith(one: JsonFields) -> _Span | None:
+    kind, outputs = one.text("run_type"), one.fields("outputs")
+    if not kind:
+        raise ValueError("it has no run_type")
     span = _Span(
-        trace=str(one.get("trace_id") or one["id"]),
-        id=str(one["id"]),
-        began=seconds_of(one["start_time"]),
-        ended=seconds_of(one.get("end_time")),
-        error=str(one.get("error") or ""),
+        trace=_require_label(one, "trace_id", "id"),
+        id=_require_label(one, "id"),
+        began=one.time("start_time"),
+        ended=one.time("end_time"),
+        error=one.text("error"),
     )
-    if one["run_type"] == "tool":
-        answer = _last(outputs)
-        text = answer["content"] if answer is not None else json.dumps(outputs, ensure_ascii=False)
+    if kind == "tool":
+        answer = next((one for one in _chat(dict(outputs), "assistant") if _is_plain(one)), None)
+        text = answer["content"] if answer is not None else json.dumps(dict(outputs), ensure_ascii=False)
         call = str((answer or {}).get("tool_call_id") or "")
-        return replace(span, tool=str(one["name"]), call=call, answer={"content": text})
-    if one["run_type"] != "llm":
+        return replace(span, tool=one.text("name") or "tool", call=call, answer={"content": text})
+    if kind != "llm":
         return None
-    answer = _last(outputs)
-    usage = (answer or {}).get("usage_metadata") or outputs.get("usage_metadata") or {}
-    about = (one.get("extra") or {}).get("metadata") or {}
-    given = (one.get("extra") or {}).get("invocation_params") or {}
-    model = about.get("ls_model_name") or given.get("model") or given.get("model_name") or ""
+    answer = _answer_in(one, "outputs")
+    counted = JsonFields(answer or {}, one.place_of("outputs"), one.left_out).fields("usage_metadata")
+    usage = counted or outputs.fields("usage_metadata")
+    extra = one.fields("extra")
+    about, parameters = extra.fields("metadata"), extra.fields("invocation_params")
     return replace(
         span,
-        asked=_chat(one["inputs"]),
+        asked=_chat(one.get("inputs")),
         answer=answer,
-        model=str(model),
-        tokens_in=one.get("prompt_tokens") or usage.get("input_tokens"),
-        tokens_out=one.get("completion_tokens") or usage.get("output_tokens"),
-        tokens_cached=(usage.get("input_token_details") or {}).get("cache_read"),
-        cost=one.get("total_cost"),
+        model=about.text("ls_model_name") or parameters.text("model", "model_name"),
+        tokens_in=_known(one.count("prompt_tokens"), usage.count("input_tokens")),
+        tokens_out=_known(one.count("completion_tokens"), usage.count("output_tokens")),
+        tokens_cached=usage.fields("input_token_details").count("cache_read"),
+        cost=one.read("total_cost", _read_price),
     )
+
+
+def _is_plain(message: Any) -> bool:
+    return isinstance(message, dict) and "role" in message
+
+
+def _known(first: int | None, second: int | None) -> int | None:
+    # LangSmith writes 0 in a run whose tokens only the answer tells.
+    return first or second
+
+
+def _read_price(value: Any) -> float:
+    """Return a price, which LangSmith writes as a number or as the text of one."""
+    return read_amount(float(value) if isinstance(value, str) else value)
 
 
 # Phoenix: spans with the attributes of OpenInference, nested or with dots in their names.
@@ -343,42 +413,63 @@ def is_phoenix_page(value: Any) -> bool:
     return any(map(is_phoenix, _inside(value, "data")))
 
 
-def _phoenix(one: Mapping[str, Any]) -> _Span | None:
-    whole = _unflattened(one)
-    about, context = whole.get("attributes") or {}, whole["context"]
+def _phoenix(one: JsonFields) -> _Span | None:
+    whole = JsonFields(_unflattened(dict(one)), one.place, one.left_out)
+    about, context = whole.fields("attributes"), whole.fields("context")
     span = _Span(
-        trace=str(context["trace_id"]),
-        id=str(context["span_id"]),
-        began=_time(whole["start_time"]),
-        ended=_time(whole.get("end_time")),
-        error=str(whole.get("status_message") or "failed") if whole.get("status_code") == "ERROR" else "",
+        trace=_require_label(context, "trace_id"),
+        id=_require_label(context, "span_id"),
+        began=whole.read("start_time", _time),
+        ended=whole.read("end_time", _time),
+        error=(whole.text("status_message") or "failed") if whole.get("status_code") == "ERROR" else "",
     )
-    output, kind = about.get("output") or {}, whole.get("span_kind")
     # OpenTelemetry's SDK prints the kind among the attributes.
-    if kind is None:
-        kind = about["openinference"]["span"]["kind"]
+    kind = whole.text("span_kind") or about.fields("openinference").fields("span").text("kind")
+    if not kind:
+        kind = "LLM" if "llm" in about else "TOOL" if "tool" in about else ""
+    if not kind:
+        raise ValueError("it does not say whether it is of a model or of a tool")
+    output = about.get("output")
+    value = output.get("value") if isinstance(output, Mapping) else None
     if kind == "TOOL":
-        tool = about.get("tool") or {}
-        name, call = str(tool.get("name") or whole.get("name") or "tool"), str(tool.get("id") or "")
-        value = output.get("value")
+        tool = about.fields("tool")
+        name, call = tool.text("name") or whole.text("name") or "tool", tool.label("id")
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         return replace(span, tool=name, call=call, answer={"content": text})
     if kind != "LLM":
         return None
-    llm = about.get("llm") or {}
-    tokens = llm.get("token_count") or {}
-    answered = list(map(_phoenix_message, _items(llm.get("output_messages"))))
-    asked = list(map(_phoenix_message, _items(llm.get("input_messages"))))
+    llm = about.fields("llm")
+    tokens = llm.fields("token_count")
+    asked = _phoenix_messages(llm, "input_messages")
+    answered = _phoenix_messages(llm, "output_messages")
     return replace(
         span,
-        asked=asked or _chat((about.get("input") or {}).get("value")),
-        answer=answered[-1] if answered else _last(output.get("value")),
-        model=str(llm.get("model_name") or ""),
-        tokens_in=tokens.get("prompt"),
-        tokens_out=tokens.get("completion"),
-        tokens_cached=(tokens.get("prompt_details") or {}).get("cache_read"),
-        cost=(llm.get("cost") or {}).get("total"),
+        asked=asked or _chat(about.fields("input").get("value")),
+        answer=answered[-1]
+        if answered
+        else _answer_in(JsonFields({"output": value}, one.place, one.left_out), "output"),
+        model=llm.text("model_name"),
+        tokens_in=tokens.read("prompt", _read_span_count),
+        tokens_out=tokens.read("completion", _read_span_count),
+        tokens_cached=tokens.fields("prompt_details").read("cache_read", _read_span_count),
+        cost=llm.fields("cost").read("total", _read_price),
     )
+
+
+def _read_span_count(value: Any) -> int:
+    """Return a count, which collectors write as a number or as the text of one."""
+    return read_count(int(value) if isinstance(value, str) else value)
+
+
+def _phoenix_messages(llm: JsonFields, name: str) -> list[dict[str, Any]]:
+    """Return the messages of a call; one that is none is noted and costs itself alone."""
+    messages = []
+    for number, item in enumerate(llm.read(name, _items) or []):
+        try:
+            messages.append(_phoenix_message(item))
+        except UNREADABLE as error:
+            llm.left_out.append(unreadable_record(f"{llm.place_of(name)}[{number}]", "no message", error))
+    return messages
 
 
 def _phoenix_message(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -387,12 +478,15 @@ def _phoenix_message(item: Mapping[str, Any]) -> dict[str, Any]:
         {"type": "text", "text": (part.get("message_content") or {}).get("text")}
         for part in _items(message.get("contents"))
     ]
-    calls = [one["tool_call"] for one in _items(message.get("tool_calls"))]
+    calls = [
+        call.get("tool_call") if isinstance(call, Mapping) else call
+        for call in _items(message.get("tool_calls"))
+    ]
     return {
         "role": message["role"],
         "content": message.get("content") if message.get("content") is not None else texts,
         "tool_call_id": message.get("tool_call_id"),
-        "tool_calls": [{"id": call.get("id"), "function": call["function"]} for call in calls],
+        "tool_calls": calls,
     }
 
 
@@ -423,12 +517,14 @@ def _items(value: Any) -> list[Any]:
     """Return a list that may be an object with numbers for keys."""
     if isinstance(value, dict):
         return [value[key] for key in sorted(value, key=int)]
-    return list(value) if isinstance(value, list) else []
+    if value is not None and not isinstance(value, list):
+        raise TypeError("it is no list")
+    return list(value or ())
 
 
 def _time(value: Any) -> float | None:
     # A frame that is written as JSON has milliseconds.
-    return float(value) / 1000 if isinstance(value, int | float) else seconds_of(value)
+    return read_time(value) if isinstance(value, str) else read_seconds(read_number(value) / 1000)
 
 
 def _inside(value: Any, *names: str) -> list[Any]:
@@ -444,7 +540,8 @@ def _inside(value: Any, *names: str) -> list[Any]:
 def _nested(value: Mapping[str, Any], place: str, *names: str) -> Iterator[tuple[str, Any]]:
     """Yield the spans inside of a page or a span, each with its place."""
     for name in names:
-        for number, one in enumerate(value.get(name) or ()):
+        listed = value.get(name)
+        for number, one in enumerate(listed if isinstance(listed, list) else ()):
             yield f"{place} {name}[{number}]", one
 
 

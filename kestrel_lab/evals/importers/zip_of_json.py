@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from pathlib import Path
@@ -11,6 +10,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.evals.importers.json_fields import parse_json
 
 MAX_ENTRY: Final = 1 << 30
 """Bytes of an entry after it was unpacked: more is refused before any of it is."""
@@ -50,8 +50,8 @@ class ZipOfJson:
             content = self._content(entry)
             if len(content) != entry.file_size or zlib.crc32(content) != entry.CRC:
                 raise BadZipFile("its checksum is wrong")
-            return json.loads(content)
-        except (*_BROKEN, ValueError, RecursionError) as error:
+            return parse_json(content)
+        except (*_BROKEN, ValueError) as error:
             raise UsageError(
                 f"{shown_path(self._path)}: its part {name!r} cannot be read: {one_line(str(error), 100)}"
             ) from error

@@ -155,6 +155,26 @@ def test_without_an_engine_a_root_is_in_the_sandbox(lab):
     assert any("in the sandbox at /app, without what task:1 installs" in note for note in result.notes)
 
 
+def test_without_an_engine_what_an_image_installs_breaks_the_trial(lab, tmp_path):
+    """No engine, and a Dockerfile that installs: the trial says nothing of the agent, counts, and asks nobody."""
+    (tmp_path / "D").write_text("FROM python:3.12\nWORKDIR /app\nRUN pip install \\\n  numpy\n")
+    asked = []
+
+    def answer(request):
+        asked.append(request)
+        return "done"
+
+    check = parse_check({"answer_contains": "done"})
+    plain = Scenario(id="plain", goal="g", checks=(check,), tools=())
+    built = Scenario(id="built", goal="g", checks=(check,), tools=(), dockerfile="D", root="/app")
+    suite = Suite(name="contained", scenarios=(plain, built), path=tmp_path / "suite.yaml")
+    result = asyncio.run(run_suite(lab, suite, configs={"m": ScriptedModel(answer)}))
+    assert {row.scenario: row.outcome for row in result.rows} == {"plain": "pass", "built": "error"}
+    broke = next(row for row in result.rows if row.outcome == "error")
+    assert "no container engine answers here" in broke.reason
+    assert result.frame["success"].mean() == 0.5 and len(asked) == 1
+
+
 @pytest.mark.parametrize("root", ["app", "/usr/share/x", "/", "/a/../b"])
 def test_a_root_is_absolute_and_not_the_system_s(root):
     """A relative root, the root of all, and what belongs to the system are refused when a suite is read."""

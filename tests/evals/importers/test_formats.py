@@ -29,10 +29,8 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.tool_kinds import command_line, tool_kind
 from kestrel_lab.core.events.union import ModelAnswered, Prompted, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.evals.importers.formats import FORMATS, TITLES, read_file
-from kestrel_lab.evals.importers.imported_run import (
-    Broken,
-    Recording,
-)
+from kestrel_lab.evals.importers.imported_run import Recording
+from kestrel_lab.evals.importers.json_fields import Broken
 from kestrel_lab.evals.importers.recorded_events import events_of
 from kestrel_lab.runtime.run import Run
 

@@ -1,6 +1,7 @@
 """Suites of promptfoo, pydantic-evals, Inspect and Harbor are read without being run, and written all or not."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -351,3 +352,80 @@ def test_a_file_that_is_there_stays(tmp_path):
     with pytest.raises(UsageError, match="is there already"):
         import_suite(source, out=tmp_path / "out.yaml")
     assert not (tmp_path / "out.yaml").exists()
+
+
+def promptfoo(tmp_path, config, **files):
+    """What a configuration of promptfoo becomes: the suite, and what is said not to be carried over."""
+    write(tmp_path, promptfooconfig_DOT_yaml=config, **files)
+    made = import_suite(tmp_path, out=tmp_path / "out.yaml")
+    return load_suite(made.path), [f"{one.where}: {one.what}" for one in made.draft.missing]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c"])
+def test_promptfoo_tests_in_json_lines_are_lines_of_files(tmp_path, separator):
+    """A separator inside of a text ends no line, and a line that is none costs itself alone."""
+    rows = [
+        json.dumps(
+            {"vars": {"x": f"a{separator}{n}"}, "assert": [{"type": "contains", "value": "a"}]},
+            ensure_ascii=False,
+        )
+        for n in range(2)
+    ]
+    suite, lost = promptfoo(
+        tmp_path,
+        "prompts: ['say {{x}}']\nproviders: ['openai:gpt-5-mini']\ntests: file://t.jsonl\n",
+        t_DOT_jsonl="\n".join(
+            [
+                rows[0],
+                "{",
+                "5",
+                rows[1],
+            ]
+        ),
+    )
+    assert [scenario.goal for scenario in suite.scenarios] == [f"say a{separator}0", f"say a{separator}1"]
+    assert len(lost) == 2 and "t.jsonl:2" in lost[0] and "it is no mapping, but 5" in lost[1]
+
+
+def test_suites_of_other_tools_are_named_with_the_way_to_bring_them(tmp_path):
+    """By content or by name: whose it is and what to do."""
+    write(tmp_path, a_DOT_yaml="instruction: Do it\nparser_name: pytest\n", b_DOT_ipynb="{}")
+    with pytest.raises(UsageError, match="Terminal-Bench: a task: convert it with Harbor"):
+        import_suite(tmp_path / "a.yaml")
+    with pytest.raises(UsageError, match="no suite that can be read, but a file of a notebook"):
+        import_suite(tmp_path / "b.ipynb")
+
+
+def test_promptfoo_says_what_it_drops(tmp_path):
+    """A variable that only the provider reads, graders that are not here, thresholds and weights that are none."""
+    suite, lost = promptfoo(
+        tmp_path,
+        """
+prompts: ['say {{x}}']
+providers: ['openai:gpt-5-mini']
+defaultTest: {options: {provider: {text: {id: 'openai:gpt-5', config: {temperature: 0}}}}}
+tests:
+  - vars: {x: a, temperature_of_tool: 3}
+    threshold: '0.5'
+    assert:
+      - {type: contains, value: a, threshold: 0.9, weight: heavy}
+      - {type: llm-rubric, value: it is kind, provider: 'file://grader.js', threshold: 1.5}
+      - {type: llm-rubric, value: it is short, provider: 'anthropic:messages:claude-x'}
+  - {vars: {x: b}, metadata: 5, threshold: 0.5, assert: [{type: contains, value: b}], options: {provider: 'openai:other'}}
+""",
+    )
+    said = "\n".join(lost)
+    assert suite.grader == "openai/gpt-5"
+    for part in (
+        "the settings of the grader openai/gpt-5",
+        "vars.temperature_of_tool: the variable temperature_of_tool, which no prompt and no assertion reads",
+        "the threshold '0.5'",
+        "the threshold 0.9 of contains",
+        "the weight 'heavy'",
+        "the grader 'file://grader.js', which does not exist here",
+        "the threshold 1.5 of llm-rubric",
+        "the grader openai/other of one test",
+        "tests[1].metadata: metadata: it is no mapping, but 5",
+    ):
+        assert part in said, part
+    assert [scenario.at_least for scenario in suite.scenarios] == [None, 0.5]

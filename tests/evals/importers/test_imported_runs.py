@@ -88,7 +88,7 @@ def test_agentdojo_runs_are_runs_and_trials(tmp_path: Path, lab: Lab) -> None:
     nothing else.
     """
     found = lab.evals.import_runs_sync(folder_of(tmp_path / "runs"))
-    assert found.headline == "3 runs imported, 1 record could not be read"
+    assert found.headline == "3 runs imported, 1 record could not be read, 1 of 3 trials passed"
     assert [one.place.rpartition("/")[2] for one in found.broken] == ["cut.json"]
     assert sorted(found.results) == ["agentdojo:notes", "agentdojo:notes?attack=direct"]
     rows = found.frame.set_index(["suite", "scenario"])
@@ -125,7 +125,7 @@ def test_a_second_import_adds_nothing(tmp_path: Path, lab: Lab) -> None:
 
 def test_an_import_that_was_cut_off_is_finished(tmp_path: Path) -> None:
     """A run of which only the beginning was stored gets the rest of its events, in their order."""
-    from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording
+    from kestrel_lab.evals.importers.benchmark_runs.agentdojo_runs import agentdojo_recording
     from kestrel_lab.evals.importers.recorded_events import events_of
     from kestrel_lab.evals.stored_trials import store_run
 
@@ -261,10 +261,10 @@ def test_chat_logs_line_by_line(tmp_path: Path, lab: Lab) -> None:
     results are said to be missing.
     """
     found = lab.evals.import_runs_sync(chat_file(tmp_path / "chats.jsonl"))
-    assert (found.added, [one.place.rpartition(":")[2] for one in found.broken]) == (3, ["2", "4"])
-    assert "there is no message of a user" in str(found.broken[1]) and not found.results
+    assert (found.added, [one.place.rpartition(":")[2] for one in found.broken]) == (4, ["2", "4"])
+    assert "no message of a user" in str(found.broken[1]) and not found.results
     assert "judge them with --suite" in repr(found)
-    one, two, three = (lab.get(name) for name in found.runs)
+    one, two, _, three = (lab.get(name) for name in found.runs)
     assert (one.answer, one.usage.unmetered, two.answer, two.usage.tokens, two.usage.unmetered) == (
         "It is 4.",
         1,
@@ -314,7 +314,7 @@ def test_a_suite_judges_imported_runs(tmp_path: Path) -> None:
     found = asyncio.run(lab.evals.import_runs(chat_file(tmp_path / "chats.jsonl"), suite=suite))
     result = found.results["sums"]
     assert [(row.scenario, row.result["outcome"]) for row in result.rows] == [("2", "pass"), ("3", "fail")]
-    assert "1 run fit no scenario" in repr(found)
+    assert "2 runs fit no scenario" in repr(found)
     assert lab.evals.stored(suite, commit="imported").frame.trials.sum() == 2
     assert lab.evals.rescore_sync(suite, commit="imported").changes == ()
 

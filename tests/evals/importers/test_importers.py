@@ -248,7 +248,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
         ({"header.json": head(), "samples/1.json": []}, "samples/1.json is not a sample of an Inspect log"),
         (
             {"header.json": head(), "samples/1.json": {"id": 1}},
-            "samples/1.json is not a sample of an Inspect log (KeyError: 'epoch')",
+            "samples/1.json epoch: left out: it is missing, and counts as 1",
         ),
         (
             {"header.json": head(), "samples/1.json": sample(scores=3)},

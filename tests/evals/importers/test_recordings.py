@@ -23,11 +23,10 @@ from kestrel_lab.evals.importers.imported_run import (
     ImportedCall,
     ImportedMessage,
     Recording,
-    offered_tool,
+    offered_tools,
     read_call,
-    seconds_of,
-    text_of,
 )
+from kestrel_lab.evals.importers.json_fields import JsonFields, read_content, read_time
 from kestrel_lab.evals.importers.recorded_events import events_of, trial_of
 
 
@@ -175,7 +174,6 @@ def test_results_go_to_the_call_that_they_name_else_to_the_next() -> None:
             (ASKED, said("assistant", calls=(CALL,)), said("tool", call="x1"), said("tool", call="x1")),
             "which nobody made",
         ),
-        ((said("assistant", "Hi"),), "no message of a user"),
         ((said("user", " "),), "no message of a user"),
     ],
 )
@@ -183,6 +181,13 @@ def test_what_is_no_conversation_is_refused(messages: tuple[ImportedMessage, ...
     """A result without a call, and a conversation that nobody began."""
     with pytest.raises(ValueError, match=why):
         events_of(recording(*messages))
+
+
+def test_a_conversation_without_a_message_of_a_user_is_one_and_is_named() -> None:
+    """What the model said is kept; the goal says what is missing."""
+    found = recording(said("assistant", "Hi"))
+    assert (found.goal, found.answer) == ("(no message of a user can be read in it)", "Hi")
+    assert [str(one) for one in found.left_out] == ["f: no message of a user can be read in it"]
 
 
 def test_a_recording_that_broke_is_a_run_that_failed() -> None:
@@ -264,7 +269,7 @@ def test_metrics_have_only_what_the_recording_tells() -> None:
 )
 def test_arguments_are_an_object_or_its_text(args: Any, read: dict[str, Any], problem: str) -> None:
     """What cannot be read is no argument, and the call says why."""
-    found = read_call("t", args, None)
+    found = read_call("t", args)
     assert (found.tool, found.args, found.id) == ("t", read, "")
     assert found.problem.startswith(problem)
     assert bool(found.problem) is bool(problem)
@@ -281,14 +286,16 @@ def test_arguments_are_an_object_or_its_text(args: Any, read: dict[str, Any], pr
 )
 def test_parts_of_a_message_are_its_text(content: Any, text: str) -> None:
     """Parts that are no text are named."""
-    assert text_of(content) == text
+    assert read_content(content, "f", []).text == text
 
 
 def test_times_and_tools_are_read_where_they_are() -> None:
     """ISO times become seconds; a tool without description or parameters has empty ones."""
-    assert seconds_of("1970-01-01T00:01:00+00:00") == 60.0
-    assert seconds_of("") is seconds_of(None) is None
-    assert offered_tool({"name": "t"}) == {"name": "t", "description": "", "schema": {}}
+    assert read_time("1970-01-01T00:01:00+00:00") == 60.0
+    assert read_time("") is read_time(None) is None
+    assert offered_tools([JsonFields({"name": "t"}, "f", [])]) == (
+        {"name": "t", "description": "", "schema": {}},
+    )
 
 
 USER = {"role": "user", "content": "How many?"}

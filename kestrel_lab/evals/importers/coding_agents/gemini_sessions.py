@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from kestrel_lab.evals.importers.imported_run import (
-    Broken,
+    ImportedCall,
     ImportedMessage,
     Recording,
     read_call,
+    read_calls,
     read_parts,
     record_digest,
-    seconds_of,
 )
+from kestrel_lab.evals.importers.json_fields import Broken, JsonFields, UnreadNumber, describe_type
+
+_PARTS: Final = frozenset(
+    "text thought functionCall functionResponse inlineData fileData executableCode "
+    "codeExecutionResult".split()
+)
+"""What Gemini calls the kinds of parts of a content."""
+
+
+def is_gemini_line(value: Any) -> bool:
+    """Return whether a JSON value is a line of a session of Gemini CLI: its head, or a model's answer."""
+    return is_gemini_session(value) or (
+        isinstance(value, dict) and value.get("type") == "gemini" and "content" in value
+    )
 
 
 def is_gemini_session(value: Any) -> bool:
@@ -22,12 +36,10 @@ def is_gemini_session(value: Any) -> bool:
 
 
 def gemini_session(value: dict[str, Any], source: str) -> Recording:
-    """Return the recording of a session that is one JSON object.
-
-    Raises `KeyError`, `TypeError` or `ValueError` for another shape.
-    """
-    parts = [(f"{source} messages[{number}]", one) for number, one in enumerate(value["messages"])]
-    return _recording(value, parts, source)
+    """Return the recording of a session that is one JSON object."""
+    left_out: list[Broken] = []
+    session = JsonFields(value, source, left_out, whole=True)
+    return _read_session(session, session.parts("messages"))
 
 
 def gemini_lines(parts: Sequence[tuple[str, Any]], source: str) -> Recording:
@@ -36,104 +48,141 @@ def gemini_lines(parts: Sequence[tuple[str, Any]], source: str) -> Recording:
     """
     about: dict[str, Any] = {}
     messages: dict[str, tuple[str, Any]] = {}
-    broken: list[Broken] = []
-    for place, line in parts:
+    left_out: list[Broken] = []
+    for place, value in parts:
+        if not isinstance(value, Mapping):
+            left_out.append(Broken(place, "left out: no line of a session"))
+            continue
+        line = JsonFields(value, place, left_out, whole=True)
         if isinstance(back := line.get("$rewindTo"), str):
-            known = list(messages)
-            for name in known[known.index(back) if back in messages else 0 :]:
-                del messages[name]
-        elif isinstance(change := line.get("$set"), dict):
-            about |= {name: value for name, value in change.items() if name != "messages"}
-            if isinstance(change.get("messages"), list):
+            ids = list(messages)
+            for message_id in ids[ids.index(back) if back in messages else 0 :]:
+                del messages[message_id]
+        elif line.get("$set") is not None:
+            change = line.fields("$set")
+            about |= {name: field for name, field in change.items() if name != "messages"}
+            if change.get("messages") is not None:
                 messages = {
-                    f"{place} {number}": (place, one) for number, one in enumerate(change["messages"])
+                    inner_place: (inner_place, inner) for inner_place, inner in change.parts("messages")
                 }
         elif isinstance(line.get("id"), str):
-            messages[line["id"]] = (place, line)
+            messages[line["id"]] = (place, value)
         elif "sessionId" in line:
-            about |= {name: value for name, value in line.items() if name != "messages"}
-            for number, one in enumerate(line.get("messages") or ()):
-                messages[str(one.get("id") or f"{place} {number}")] = (place, one)
+            about |= {name: field for name, field in line.items() if name != "messages"}
+            messages |= _messages_by_id(line)
+        elif "type" in line:
+            # A message whose id is missing is one all the same.
+            messages[place] = (place, value)
         else:
-            broken.append(Broken(place, "no line of a session"))
-    return _recording(about, list(messages.values()), source, broken)
+            left_out.append(Broken(place, "left out: no line of a session"))
+    return _read_session(JsonFields(about, source, left_out, whole=True), list(messages.values()))
 
 
-def _recording(
-    about: Mapping[str, Any], parts: Sequence[tuple[str, Any]], source: str, broken: Sequence[Broken] = ()
-) -> Recording:
-    said, left_out = read_parts(parts, _read)
-    known = str(about.get("sessionId") or "")
+def _messages_by_id(line: JsonFields) -> dict[str, tuple[str, Any]]:
+    """Return the messages in a line; one without an id is known by its place."""
+    messages = {}
+    for place, message in line.parts("messages"):
+        message_id = message.get("id") if isinstance(message, Mapping) else None
+        messages[message_id if isinstance(message_id, str) else place] = (place, message)
+    return messages
+
+
+def _read_session(session: JsonFields, parts: Sequence[tuple[str, Any]]) -> Recording:
+    messages = read_parts(parts, _read_message, session.left_out)
+    session_id = session.label("sessionId")
     return Recording(
         format="gemini",
-        source=source,
-        id=known,
-        digest=record_digest("gemini", known, [one for _, one in parts]),
-        model=next((one.model for one in said if one.model), "unknown"),
-        messages=said,
-        began=seconds_of(about.get("startTime")),
-        facts={name: about[name] for name in ("sessionId", "projectHash", "summary") if about.get(name)},
-        left_out=(*broken, *left_out),
+        source=session.place,
+        id=session_id,
+        digest=record_digest("gemini", session_id, [part for _, part in parts]),
+        model=next((message.model for message in messages if message.model), "unknown"),
+        messages=messages,
+        began=session.time("startTime"),
+        facts={name: session[name] for name in ("sessionId", "projectHash", "summary") if session.get(name)},
+        left_out=tuple(session.left_out),
     )
 
 
-def _read(message: Mapping[str, Any]) -> Iterator[ImportedMessage]:
-    kind, at, text = message["type"], seconds_of(message.get("timestamp")), _text(message.get("content"))
+def _read_message(message: JsonFields) -> Iterator[ImportedMessage]:
+    kind, at, text = message["type"], message.time("timestamp"), message.read("content", _read_text) or ""
     if kind == "user":
         yield ImportedMessage(role="user", text=text, at=at)
         return
     if kind != "gemini":
         yield ImportedMessage(role="note", text=f"{kind}: {text}", at=at)
         return
-    calls = message.get("toolCalls") or ()
-    tokens = message.get("tokens") or {}
-    thoughts = (
-        ": ".join(filter(None, (str(one.get("subject") or ""), str(one.get("description") or ""))))
-        for one in message.get("thoughts") or ()
-    )
-    thought = int(tokens.get("thoughts") or 0)
+    tools, tokens = message.objects("toolCalls"), message.fields("tokens")
+    thoughts = [
+        ": ".join(filter(None, (thought.text("subject"), thought.text("description"))))
+        for thought in message.objects("thoughts")
+    ]
+    calls = read_calls(tools, _read_tool_call)
+    read, written = tokens.count("input"), tokens.count("output")
+    thought = tokens.count("thoughts") or 0
     yield ImportedMessage(
         role="assistant",
         text=text,
         thinking="\n".join(thoughts),
-        calls=tuple(read_call(call["name"], dict(call.get("args") or {}), call.get("id")) for call in calls),
+        calls=calls,
         at=at,
         # What tools put into the prompt is counted apart, and so are thoughts.
-        tokens_in=int(tokens["input"]) + int(tokens.get("tool") or 0) if tokens else None,
-        tokens_out=int(tokens["output"]) + thought if tokens else None,
-        tokens_cached=int(tokens.get("cached") or 0),
+        tokens_in=None if read is None else read + (tokens.count("tool") or 0),
+        tokens_out=None if written is None else written + thought,
+        tokens_cached=tokens.count("cached") or 0,
         tokens_reasoning=thought,
-        model=str(message.get("model") or ""),
+        model=message.text("model"),
     )
-    for call in calls:
-        yield _result(call)
+    made = {call.id for call in calls}
+    for tool in tools:
+        if tool.label("id") in made:
+            yield _read_result(tool)
 
 
-def _result(call: Mapping[str, Any]) -> ImportedMessage:
-    text, shown = _text(call.get("result")), call.get("resultDisplay")
-    failed = call.get("status") in ("error", "cancelled")
-    name = shown.get("filePath", shown.get("fileName")) if isinstance(shown, dict) else None
+def _read_tool_call(tool: JsonFields) -> ImportedCall:
+    return read_call(tool["name"], tool.get("args"), tool.label("id"))
+
+
+def _read_result(tool: JsonFields) -> ImportedMessage:
+    text, status = tool.read("result", _read_text) or "", tool.text("status")
+    failed = status in ("error", "cancelled")
+    # What is shown of a result is a text where no file changed.
+    shown = tool.fields("resultDisplay") if isinstance(tool.get("resultDisplay"), Mapping) else None
+    name = shown.text("filePath", "fileName") if shown is not None and "fileDiff" in shown else ""
     return ImportedMessage(
         role="tool",
         text=text,
-        call=str(call.get("id") or ""),
-        at=seconds_of(call.get("timestamp")),
-        error=(text or str(call["status"])) if failed else "",
-        changed=(str(name),)
-        if isinstance(shown, dict) and "fileDiff" in shown and name and not failed
-        else (),
+        call=tool.label("id"),
+        at=tool.time("timestamp"),
+        error=(text or status) if failed else "",
+        changed=(name,) if name and not failed else (),
     )
 
 
-def _text(content: Any) -> str:
-    """Return the text of what Gemini calls parts: one or several, of which some are answers of functions."""
-    if isinstance(content, list):
-        return "\n\n".join(filter(None, map(_text, content)))
-    if not isinstance(content, dict):
-        return str(content or "")
-    if isinstance(answered := content.get("functionResponse"), dict):
-        response = answered.get("response") or {}
+def _read_text(content: Any) -> str:
+    """Return the text of what Gemini calls parts: one or several, of which some are answers of functions and
+    some are thoughts, which are none of it.
+    """
+    parts = content if isinstance(content, list) else [content]
+    return "\n\n".join(filter(None, map(_part_text, parts)))
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, str) and not isinstance(part, UnreadNumber):
+        return part
+    if not isinstance(part, Mapping) or not _PARTS & part.keys():
+        raise TypeError(f"it is neither a text nor parts of one, but {describe_type(part)}")
+    if part.get("thought") is True:
+        return ""
+    fields = JsonFields(part, "", [])
+    if "functionResponse" in part:
+        response = fields.fields("functionResponse").get("response")
+        if fields.left_out:
+            raise TypeError(f"its answer of a function: {fields.left_out[0].why}")
+        if not isinstance(response, Mapping):
+            return str(response or "")
         return str(response.get("output") or response.get("error") or "")
-    if content.get("text") is not None:
-        return str(content["text"])
-    return f"[{next(iter(content), 'part')}]"
+    if "text" in part:
+        if not isinstance(part["text"], str) or isinstance(part["text"], UnreadNumber):
+            raise TypeError(f"its text is none, but {describe_type(part['text'])}")
+        return part["text"]
+    return f"[{next(iter(part))}]"

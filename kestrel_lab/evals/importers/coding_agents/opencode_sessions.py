@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kestrel_lab.evals.importers.imported_run import (
+    ImportedCall,
     ImportedMessage,
     Recording,
     read_call,
+    read_calls,
     read_parts,
     record_digest,
 )
+from kestrel_lab.evals.importers.json_fields import Broken, JsonFields
 
 
 def is_opencode_message(value: Any) -> bool:
@@ -28,142 +31,144 @@ def is_opencode_session(value: Any) -> bool:
     """Return whether a JSON value is an exported session of OpenCode."""
     return (
         isinstance(value, dict)
-        and isinstance(value.get("info"), dict)
         and isinstance(messages := value.get("messages"), list)
         and any(map(is_opencode_message, messages[:4]))
     )
 
 
 def opencode_session(value: dict[str, Any], source: str) -> Recording:
-    """Return the recording of an exported session.
-
-    Raises `KeyError`, `TypeError` or `ValueError` for another shape.
-    """
-    parts = [(f"{source} messages[{number}]", one) for number, one in enumerate(value["messages"])]
-    return opencode_messages(parts, source, value["info"])
+    """Return the recording of an exported session."""
+    session = JsonFields(value, source, [], whole=True)
+    return _read_session(session.parts("messages"), source, session.fields("info"))
 
 
-def opencode_messages(
-    parts: Sequence[tuple[str, Any]], source: str, session: Mapping[str, Any] | None = None
-) -> Recording:
+def opencode_messages(parts: Sequence[tuple[str, Any]], source: str) -> Recording:
+    """Return the recording of the messages of a session alone."""
+    return _read_session(parts, source, JsonFields({}, source, []))
+
+
+def _read_session(parts: Sequence[tuple[str, Any]], source: str, about: JsonFields) -> Recording:
     """Return the recording of the messages of a session.
 
     Each step of the agent is an answer. Where the snapshots before and after a step are known, its calls say
     which files were other ones: none, or those of its patch.
     """
-    about = session or {}
     system: list[str] = []
-    said, left_out = read_parts(parts, lambda message: _read(message, system))
+    left_out: list[Broken] = about.left_out
+    messages = read_parts(parts, lambda message: _read_message(message, system), left_out)
+    session_id = about.label("id")
     return Recording(
         format="opencode",
         source=source,
-        id=str(about.get("id") or ""),
-        digest=record_digest("opencode", about.get("id"), [one for _, one in parts]),
-        model=next((one.model for one in said if one.model), "unknown"),
+        id=session_id,
+        digest=record_digest("opencode", session_id, [part for _, part in parts]),
+        model=next((message.model for message in messages if message.model), "unknown"),
         system="\n\n".join(dict.fromkeys(system)),
-        messages=said,
+        messages=messages,
         facts={name: about[name] for name in ("title", "directory", "version") if about.get(name)},
-        left_out=left_out,
+        left_out=tuple(left_out),
     )
 
 
-def _read(message: Mapping[str, Any], system: list[str]) -> Iterator[ImportedMessage]:
-    info, parts = message["info"], message["parts"]
-    at = _seconds((info.get("time") or {}).get("created"))
+def _read_message(message: JsonFields, system: list[str]) -> Iterator[ImportedMessage]:
+    info, parts = message.fields("info"), message.objects("parts")
+    if not isinstance(message.get("parts"), list):
+        raise ValueError("it has no parts")
+    at = info.fields("time").seconds("created", scale=1000)
     if info["role"] == "user":
-        if info.get("system"):
-            system.append(str(info["system"]))
+        if guidance := info.text("system"):
+            system.append(guidance)
         texts = [_user_text(part) for part in parts]
         yield ImportedMessage(role="user", text="\n\n".join(filter(None, texts)), at=at)
         return
-    steps: list[list[Mapping[str, Any]]] = [[]]
+    if info["role"] != "assistant":
+        raise ValueError(f"a message has the role {info['role']!r}")
+    steps: list[list[JsonFields]] = [[]]
     for part in parts:
-        if part["type"] == "step-start" and steps[-1]:
+        if part.text("type") == "step-start" and steps[-1]:
             steps.append([])
         steps[-1].append(part)
     for step in steps:
-        yield from _step(step, info, at, alone=len(steps) == 1)
-    if error := info.get("error"):
-        words = (error.get("data") or {}).get("message") or error.get("name")
-        yield ImportedMessage(role="note", text=f"error: {words}", at=at)
+        yield from _read_step(step, info, at, alone=len(steps) == 1)
+    if info.get("error") is not None:
+        error = info.fields("error")
+        yield ImportedMessage(
+            role="note", text=f"error: {error.fields('data').text('message') or error.text('name')}", at=at
+        )
 
 
-def _user_text(part: Mapping[str, Any]) -> str:
-    if part["type"] == "text":
-        return str(part["text"])
-    return f"[{part['type']} {part.get('filename') or part.get('name') or ''}]".replace(" ]", "]")
+def _user_text(part: JsonFields) -> str:
+    if part.text("type") == "text":
+        return part.text("text")
+    return f"[{part.text('type')} {part.text('filename', 'name')}]".replace(" ]", "]")
 
 
-def _step(
-    step: Sequence[Mapping[str, Any]], info: Mapping[str, Any], began: float | None, *, alone: bool
+def _read_step(
+    step: Sequence[JsonFields], info: JsonFields, began: float | None, *, alone: bool
 ) -> Iterator[ImportedMessage]:
-    tools = [part for part in step if part["type"] == "tool"]
-    finish = next((part for part in step if part["type"] == "step-finish"), None)
-    spent = finish if finish is not None else info if alone else {}
-    tokens, cost = spent.get("tokens") or {}, spent.get("cost")
-    cached = tokens.get("cache") or {}
-    thought = int(tokens.get("reasoning") or 0)
-    ended = (info.get("time") or {}).get("completed") if alone else None
-    starts = [start for part in tools if (start := (part["state"].get("time") or {}).get("start"))]
-    calls = tuple(
-        read_call(part["tool"], dict(part["state"].get("input") or {}), part["callID"]) for part in tools
-    )
-    text = "\n\n".join(str(part["text"]) for part in step if part["type"] == "text")
-    thinking = "\n\n".join(str(part["text"]) for part in step if part["type"] == "reasoning")
+    tools = [part for part in step if part.text("type") == "tool"]
+    finish = next((part for part in step if part.text("type") == "step-finish"), None)
+    empty = JsonFields({}, info.place, info.left_out)
+    spent = finish if finish is not None else info if alone else empty
+    tokens = spent.fields("tokens")
+    cached = tokens.fields("cache")
+    thought = tokens.count("reasoning") or 0
+    ended = info.fields("time").seconds("completed", scale=1000) if alone else None
+    calls = read_calls(tools, _read_tool_call)
+    made = [part for part in tools if part.label("callID") in {call.id for call in calls}]
+    starts = [part.fields("state").fields("time").seconds("start", scale=1000) for part in made]
+    text = "\n\n".join(part.text("text") for part in step if part.text("type") == "text")
+    thinking = "\n\n".join(part.text("text") for part in step if part.text("type") == "reasoning")
     if not (text or thinking or calls):
         return
+    read, written = tokens.count("input"), tokens.count("output")
     yield ImportedMessage(
         role="assistant",
         text=text,
         thinking=thinking,
         calls=calls,
-        at=_seconds(min(starts, default=ended)) or began,
+        at=min((start for start in starts if start), default=ended) or began,
         # It counts what the cache gave, and thoughts, apart.
-        tokens_in=sum(
-            int(count or 0) for count in (tokens.get("input"), cached.get("read"), cached.get("write"))
-        )
-        if tokens
-        else None,
-        tokens_out=int(tokens.get("output") or 0) + thought if tokens else None,
-        tokens_cached=int(cached.get("read") or 0),
+        tokens_in=None if read is None else read + (cached.count("read") or 0) + (cached.count("write") or 0),
+        tokens_out=None if written is None else written + thought,
+        tokens_cached=cached.count("read") or 0,
         tokens_reasoning=thought,
         # It writes 0 where it has no price.
-        cost_usd=float(cost) if cost else None,
-        model="/".join(filter(None, (str(info.get("providerID") or ""), str(info.get("modelID") or "")))),
+        cost_usd=spent.amount("cost") or None,
+        model="/".join(filter(None, (info.text("providerID"), info.text("modelID")))),
     )
-    touched = _touched(step, finish)
-    for part in tools:
-        yield _result(part, touched)
+    touched = _touched_files(step, finish)
+    for part in made:
+        yield _read_result(part, touched)
 
 
-def _touched(step: Sequence[Mapping[str, Any]], finish: Mapping[str, Any] | None) -> tuple[str, ...] | None:
+def _read_tool_call(part: JsonFields) -> ImportedCall:
+    return read_call(part["tool"], part.fields("state").get("input"), part.label("callID"))
+
+
+def _touched_files(step: Sequence[JsonFields], finish: JsonFields | None) -> tuple[str, ...] | None:
     """Return the files that are other ones after a step; `None` where a snapshot is missing."""
-    before = next((part.get("snapshot") for part in step if part["type"] == "step-start"), None)
-    after = None if finish is None else finish.get("snapshot")
+    before = next((part.text("snapshot") for part in step if part.text("type") == "step-start"), "")
+    after = "" if finish is None else finish.text("snapshot")
     if not before or not after:
         return None
-    patches = [part for part in step if part["type"] == "patch"]
+    patches = [part for part in step if part.text("type") == "patch"]
     if before != after and not patches:
         return None
-    return tuple(dict.fromkeys(str(name) for part in patches for name in part.get("files") or ()))
+    return tuple(dict.fromkeys(name for part in patches for name in part.texts("files")))
 
 
-def _result(part: Mapping[str, Any], touched: tuple[str, ...] | None) -> ImportedMessage:
-    state = part["state"]
-    times = state.get("time") or {}
-    failed = state.get("status") == "error"
-    error = str(state.get("error") or "failed") if failed else ""
-    began, ended = _seconds(times.get("start")), _seconds(times.get("end"))
+def _read_result(part: JsonFields, touched: tuple[str, ...] | None) -> ImportedMessage:
+    state = part.fields("state")
+    times = state.fields("time")
+    error = (state.text("error") or "failed") if state.get("status") == "error" else ""
+    began, ended = times.seconds("start", scale=1000), times.seconds("end", scale=1000)
     return ImportedMessage(
         role="tool",
-        text=str(state.get("output") or error),
-        call=str(part["callID"]),
+        text=state.text("output") or error,
+        call=part.label("callID"),
         error=error,
         at=ended,
         seconds=max(0.0, ended - began) if began is not None and ended is not None else 0.0,
         touched=touched,
     )
-
-
-def _seconds(milliseconds: Any) -> float | None:
-    return None if milliseconds is None else float(milliseconds) / 1000

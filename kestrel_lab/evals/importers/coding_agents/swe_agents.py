@@ -16,11 +16,20 @@ from kestrel_lab.evals.importers.imported_run import (
     ImportedCall,
     ImportedMessage,
     Recording,
+    WholeUsage,
     files_in_diff,
-    read_call,
+    openai_call,
+    read_calls,
     read_parts,
     record_digest,
-    text_of,
+)
+from kestrel_lab.evals.importers.json_fields import (
+    Broken,
+    JsonFields,
+    MessageContent,
+    parse_json,
+    read_seconds,
+    reasoning_text,
 )
 
 _OWN_COMMANDS: Final = frozenset(
@@ -46,76 +55,82 @@ def swe_agent_recording(value: dict[str, Any], source: str) -> Recording:
     """Return the recording of a SWE-agent trajectory; where it compares the folder (`diff` in its states),
     its results say which files changed.
 
-    Tokens and costs are known of the whole only. Raises `KeyError`, `TypeError` or `ValueError` for another
-    shape.
+    Calls, tokens and costs are known of the whole only (`model_stats`); the answer is what was submitted.
     """
-    info = value.get("info") or {}
+    left_out: list[Broken] = []
+    record = JsonFields(value, source, left_out, whole=True)
+    info = record.fields("info")
     system: list[str] = []
-    steps = value.get("trajectory") or []
-    history = value.get("history") or _history_of(steps)
+    steps = record.objects("trajectory")
+    history = record.parts("history") or _history_of(steps)
     reader = _SweReader(system, _changes(steps))
-    said, left_out = read_parts(
-        ((f"{source} history[{number}]", one) for number, one in enumerate(history)), reader.read
-    )
-    status, stats = str(info.get("exit_status") or ""), info.get("model_stats") or {}
-    name = str(value.get("environment") or "")
-    config = ((value.get("replay_config") or {}).get("agent") or {}).get("model") or {}
+    messages = read_parts(history, reader.read, left_out)
+    status, name = info.text("exit_status"), record.label("environment")
+    submission = info.text("submission")
     return Recording(
         format="swe-agent",
         source=source,
         id=name,
         digest=record_digest("swe-agent", value),
-        model=str(config.get("name") or "unknown"),
+        model=_replayed_model(record) or "unknown",
         system="\n\n".join(system),
-        messages=said,
+        messages=messages,
         error=one_line(status, 200) if "error" in status else "",
         reason="" if status in ("", "submitted") or "error" in status else status,
         scenario=name,
-        metrics=_whole(stats.get("tokens_sent"), stats.get("tokens_received"), stats.get("instance_cost")),
-        facts={
-            "exit_status": status,
-            **({"submission": info["submission"]} if info.get("submission") else {}),
-        },
-        left_out=left_out,
+        summary=submission,
+        usage=_model_stats(info),
+        facts={"exit_status": status, **({"submission": submission} if submission else {})},
+        left_out=tuple(left_out),
     )
 
 
-def _whole(read: Any, written: Any, cost: Any) -> dict[str, float]:
-    found: dict[str, float] = {}
-    if read is not None and written is not None:
-        found = {
-            "tokens_in": float(read),
-            "tokens_out": float(written),
-            "token_usage": float(read) + float(written),
-        }
-    return found | ({"cost_estimate": float(cost)} if cost else {})
+def _replayed_model(record: JsonFields) -> str:
+    config = record.get("replay_config")
+    if isinstance(config, str):
+        # SWE-agent writes the configuration as JSON text.
+        config = record.read("replay_config", parse_json)
+    if not isinstance(config, Mapping):
+        return ""
+    replayed = JsonFields(config, record.place_of("replay_config"), record.left_out)
+    return replayed.fields("agent").fields("model").text("name")
 
 
-def _history_of(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _model_stats(info: JsonFields) -> WholeUsage:
+    """Return what the whole task used; a cost of 0 is written where no price is known."""
+    stats = info.fields("model_stats")
+    return WholeUsage(
+        tokens_in=stats.count("tokens_sent"),
+        tokens_out=stats.count("tokens_received"),
+        cost_usd=stats.amount("instance_cost") or None,
+        model_calls=stats.count("api_calls"),
+    )
+
+
+def _history_of(steps: Sequence[JsonFields]) -> list[tuple[str, Any]]:
     """Return a history for a trajectory without one: what its first step was shown, and each step."""
-    first = [one for one in (steps[0].get("query") or () if steps else ()) if one.get("role")]
-    pairs = [
-        pair
-        for step in steps
-        for pair in (
-            {"role": "assistant", "content": step.get("response"), "action": step.get("action")},
-            {"role": "user", "content": step.get("observation"), "message_type": "observation"},
-        )
-    ]
-    return [*first, *pairs]
+    history: list[tuple[str, Any]] = steps[0].parts("query", "messages") if steps else []
+    for step in steps:
+        answer = {"role": "assistant", "content": step.get("response"), "action": step.get("action")}
+        result = {"role": "user", "content": step.get("observation"), "message_type": "observation"}
+        history += [(step.place, answer), (step.place, result)]
+    return history
 
 
-def _changes(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...] | None]:
+def _changes(steps: Sequence[JsonFields]) -> list[tuple[str, ...] | None]:
     """Return the files that each step changed, by the diffs before and after; `None` where there are none."""
-    found: list[tuple[str, ...] | None] = []
+    changes: list[tuple[str, ...] | None] = []
     before: str | None = ""
     for step in steps:
         state = step.get("state")
-        after = state.get("diff") if isinstance(state, dict) else None
-        known = before is not None and after is not None
-        found.append((() if after == before else files_in_diff(f"{before}\n{after}")) if known else None)
+        after = state.get("diff") if isinstance(state, Mapping) else None
+        after = after if isinstance(after, str) else None
+        if before is None or after is None:
+            changes.append(None)
+        else:
+            changes.append(() if after == before else files_in_diff(f"{before}\n{after}"))
         before = after
-    return found
+    return changes
 
 
 class _SweReader:
@@ -125,35 +140,36 @@ class _SweReader:
         self._system, self._changes = system, list(changes)
         self._open: list[str] = []
 
-    def read(self, message: Mapping[str, Any]) -> Iterator[ImportedMessage]:
-        role, text = message["role"], text_of(message.get("content"))
+    def read(self, message: JsonFields) -> Iterator[ImportedMessage]:
+        role, content = message["role"], message.content("content")
         if role == "system" or message.get("is_demo"):
-            self._system.append(text)
+            self._system.append(content.text)
         elif role == "assistant":
-            action = str(message.get("action") or "").strip()
-            calls = _asked_calls(message) or ((_own_call(action),) if action else ())
+            action = message.text("action").strip()
+            calls = read_calls(message.objects("tool_calls"), openai_call)
+            calls = calls or ((_own_call(action),) if action else ())
             self._open = [call.id for call in calls]
-            yield ImportedMessage(
-                role="assistant", text=text or str(message.get("thought") or ""), calls=calls
-            )
+            thinking = "\n\n".join(filter(None, (content.thinking, _thinking_blocks(message))))
+            text = content.text or message.text("thought")
+            yield ImportedMessage(role="assistant", text=text, calls=calls, thinking=thinking)
         elif role not in ("user", "tool"):
             raise ValueError(f"a message has the role {role!r}")
         elif self._open:
-            known = [str(one) for one in message.get("tool_call_ids") or ()]
+            answered = message.texts("tool_call_ids")
             touched = self._changes.pop(0) if self._changes else None
-            for call in known or self._open[:1]:
-                yield ImportedMessage(role="tool", text=text, call=call, touched=touched)
-            self._open = [call for call in self._open if call not in known] if known else self._open[1:]
+            for call in answered or self._open[:1]:
+                yield ImportedMessage(role="tool", text=content.text, call=call, touched=touched)
+            if answered:
+                self._open = [call for call in self._open if call not in answered]
+            else:
+                self._open = self._open[1:]
         else:
-            yield ImportedMessage(role="user", text=text)
+            yield ImportedMessage(role="user", text=content.text)
 
 
-def _asked_calls(message: Mapping[str, Any]) -> tuple[ImportedCall, ...]:
-    """Return the calls that a message has in the form of OpenAI."""
-    return tuple(
-        read_call(call["function"]["name"], call["function"].get("arguments"), call.get("id"))
-        for call in message.get("tool_calls") or ()
-    )
+def _thinking_blocks(message: JsonFields) -> str:
+    blocks = message.objects("thinking_blocks")
+    return "\n\n".join(filter(None, (reasoning_text(block) for block in blocks)))
 
 
 def _own_call(action: str) -> ImportedCall:
@@ -185,41 +201,38 @@ def is_mini_message(value: Any) -> bool:
 
 
 def mini_swe_agent_recording(value: dict[str, Any], source: str) -> Recording:
-    """Return the recording of a trajectory file of mini-swe-agent.
-
-    Raises `KeyError`, `TypeError` or `ValueError` for another shape.
-    """
-    parts = [(f"{source} messages[{number}]", one) for number, one in enumerate(value["messages"])]
-    return mini_swe_agent_messages(parts, source, value)
+    """Return the recording of a trajectory file of mini-swe-agent."""
+    record = JsonFields(value, source, [], whole=True)
+    return _read_mini(record.parts("messages"), record)
 
 
-def mini_swe_agent_messages(
-    parts: Sequence[tuple[str, Any]], source: str, value: Mapping[str, Any] | None = None
-) -> Recording:
-    """Return the recording of messages of mini-swe-agent, with or without the file around them."""
-    whole = value or {}
-    info = whole.get("info") or {}
+def mini_swe_agent_messages(parts: Sequence[tuple[str, Any]], source: str) -> Recording:
+    """Return the recording of messages of mini-swe-agent without the file around them."""
+    return _read_mini(parts, JsonFields({}, source, [], whole=True))
+
+
+def _read_mini(parts: Sequence[tuple[str, Any]], record: JsonFields) -> Recording:
+    info = record.fields("info")
     system: list[str] = []
-    said, left_out = read_parts(parts, _MiniReader(system).read)
-    status = str(info.get("exit_status") or "")
-    model = ((info.get("config") or {}).get("model") or {}).get("model_name")
-    cost = (info.get("model_stats") or {}).get("instance_cost")
+    messages = read_parts(parts, _MiniReader(system).read, record.left_out)
+    status, instance = info.text("exit_status"), record.label("instance_id")
     facts: dict[str, Json] = {
         name: info[name] for name in ("exit_status", "submission", "mini_version") if info.get(name)
     }
     return Recording(
         format="mini-swe-agent",
-        source=source,
-        id=str(whole.get("instance_id") or ""),
-        digest=record_digest("mini-swe-agent", whole or [one for _, one in parts]),
-        model=str(model or "unknown"),
+        source=record.place,
+        id=instance,
+        digest=record_digest("mini-swe-agent", dict(record) or [part for _, part in parts]),
+        model=info.fields("config").fields("model").text("model_name") or "unknown",
         system="\n\n".join(system),
-        messages=said,
+        messages=messages,
         reason="" if status.lower() in ("", "submitted") else status,
-        scenario=str(whole.get("instance_id") or ""),
-        metrics=_whole(None, None, cost),
+        scenario=instance,
+        summary=info.text("submission"),
+        usage=_model_stats(info),
         facts=facts,
-        left_out=left_out,
+        left_out=tuple(record.left_out),
     )
 
 
@@ -230,78 +243,81 @@ class _MiniReader:
         self._system = system
         self._open: list[str] = []
 
-    def read(self, message: Mapping[str, Any]) -> Iterator[ImportedMessage]:
-        extra = message.get("extra") or {}
+    def read(self, message: JsonFields) -> Iterator[ImportedMessage]:
+        extra = message.fields("extra")
+        at = extra.read("timestamp", read_seconds)
         if message.get("object") == "response":
-            message = _response_message(message)
+            message = JsonFields(_response_message(message), message.place, message.left_out)
         if message.get("type") == "function_call_output":
-            message = {**message, "role": "tool", "content": message.get("output")}
-        role, text, at = message["role"], text_of(message.get("content")), extra.get("timestamp")
+            message = JsonFields(
+                {**message, "role": "tool", "content": message.get("output")}, message.place, message.left_out
+            )
+        role, content = message["role"], message.content("content")
         if role in ("system", "developer"):
-            self._system.append(text)
+            self._system.append(content.text)
         elif role == "assistant":
-            calls = _mini_calls(message, text, extra)
+            calls = _mini_calls(message, content.text, extra)
             self._open = [call.id for call in calls]
-            yield _mini_answer(message, text, calls, extra)
+            yield _mini_answer(message, content, calls, extra)
         elif role not in ("user", "tool", "exit"):
             raise ValueError(f"a message has the role {role!r}")
         elif self._open and extra.get("interrupt_type") is None:
-            known = str(message.get("tool_call_id") or message.get("call_id") or self._open[0])
-            self._open = [call for call in self._open if call != known] if known else self._open[1:]
-            failed = str(extra.get("exception_info") or "")
-            yield ImportedMessage(role="tool", text=text, call=known, at=at, error=failed)
+            call = message.label("tool_call_id", "call_id") or self._open[0]
+            self._open = [made for made in self._open if made != call] if call else self._open[1:]
+            failed = extra.text("exception_info")
+            yield ImportedMessage(role="tool", text=content.text, call=call, at=at, error=failed)
         else:
-            yield ImportedMessage(role="note" if role == "exit" else "user", text=text, at=at)
+            yield ImportedMessage(role="note" if role == "exit" else "user", text=content.text, at=at)
 
 
-def _mini_calls(message: Mapping[str, Any], text: str, extra: Mapping[str, Any]) -> tuple[ImportedCall, ...]:
+def _mini_calls(message: JsonFields, text: str, extra: JsonFields) -> tuple[ImportedCall, ...]:
     """Return the calls of an answer: those of its form, those that were parsed, or the one in its text."""
-    if asked := _asked_calls(message):
+    if asked := read_calls(message.objects("tool_calls"), openai_call):
         return asked
-    commands = [str(action["command"]) for action in extra.get("actions") or ()]
-    # As the agent does: an answer with two commands in its text is refused, and none of them is run.
-    found = commands or (blocks if len(blocks := _BLOCK.findall(text)) == 1 else [])
-    return tuple(ImportedCall(tool="bash", args={"command": command.strip()}) for command in found)
+    commands = [action.text("command") for action in extra.objects("actions")]
+    if not commands:
+        # As the agent does: an answer with two commands in its text is refused, and none of them is run.
+        blocks = _BLOCK.findall(text)
+        commands = blocks if len(blocks) == 1 else []
+    return tuple(ImportedCall(tool="bash", args={"command": command.strip()}) for command in commands)
 
 
 def _mini_answer(
-    message: Mapping[str, Any], text: str, calls: tuple[ImportedCall, ...], extra: Mapping[str, Any]
+    message: JsonFields, content: MessageContent, calls: tuple[ImportedCall, ...], extra: JsonFields
 ) -> ImportedMessage:
-    response = message.get("usage_of") or extra.get("response") or {}
-    usage = (response.get("usage") if isinstance(response, dict) else None) or {}
-    cached = (usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}).get(
-        "cached_tokens"
-    )
+    response = message.fields("usage_of") if "usage_of" in message else extra.fields("response")
+    usage = response.fields("usage")
+    cached = usage.fields("prompt_tokens_details", "input_tokens_details").count("cached_tokens")
     return ImportedMessage(
         role="assistant",
-        text=text,
+        text=content.text,
         calls=calls,
-        thinking=str(message.get("reasoning_content") or ""),
-        at=extra.get("timestamp"),
-        tokens_in=usage.get("prompt_tokens", usage.get("input_tokens")),
-        tokens_out=usage.get("completion_tokens", usage.get("output_tokens")),
-        tokens_cached=int(cached or 0),
+        thinking="\n\n".join(filter(None, (message.text("reasoning_content"), content.thinking))),
+        at=extra.read("timestamp", read_seconds),
+        tokens_in=usage.count("prompt_tokens", "input_tokens"),
+        tokens_out=usage.count("completion_tokens", "output_tokens"),
+        tokens_cached=cached or 0,
         # It writes 0 where it has no price.
-        cost_usd=extra.get("cost") or None,
-        model=str(response.get("model") or "") if isinstance(response, dict) else "",
+        cost_usd=extra.amount("cost") or None,
+        model=response.text("model"),
     )
 
 
-def _response_message(response: Mapping[str, Any]) -> dict[str, Any]:
+def _response_message(response: JsonFields) -> dict[str, Any]:
     """Return an answer of OpenAI's Responses interface as a message of a chat."""
-    items = response.get("output") or ()
+    items = response.objects("output")
     return {
         "role": "assistant",
         "content": [
-            part for item in items if item.get("type") == "message" for part in item.get("content") or ()
+            part for item in items if item.get("type") == "message" for _, part in item.parts("content")
         ],
         "tool_calls": [
             {
                 "id": item.get("call_id"),
-                "function": {"name": item["name"], "arguments": item.get("arguments")},
+                "function": {"name": item.get("name"), "arguments": item.get("arguments")},
             }
             for item in items
             if item.get("type") == "function_call"
         ],
-        "usage_of": response,
+        "usage_of": dict(response),
     }

@@ -11,6 +11,7 @@ from typing import Any, Final
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.evals.importers.suites.draft import (
     FOLDER,
     MOST_FILES,
@@ -202,7 +203,7 @@ def _environment(draft: SuiteDraft, task: Path, name: str, workdir: Any) -> tupl
 def _instructions(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the instructions of a Dockerfile as words, each with its line."""
     joined, begun = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(split_lines(text), 1):
         bare = line.strip()
         if not bare or bare.startswith("#"):
             continue
@@ -280,7 +281,7 @@ def _tests(draft: SuiteDraft, folder: Path, name: str, places: tuple[str, str], 
     if isinstance(seconds, int | float) and seconds > 0:
         given["timeout"] = seconds
     text = read_beside(script, "test.sh") if script.is_file() else ""
-    shell = "bash" if text.startswith("#!") and "bash" in text.splitlines()[0] else "sh"
+    shell = "bash" if text.startswith("#!") and "bash" in split_lines(text)[0] else "sh"
     run = f"mkdir -p logs/verifier && {shell} tests/test.sh"
     where = f"{name}/tests/test.sh"
     if python and (not text or _INSTALLS.search(text)):

@@ -18,6 +18,7 @@ from typing import Any, Final
 from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.evals.importers.suites.draft import (
     SuiteDraft,
     as_list,
@@ -342,7 +343,7 @@ class _TaskReader:
                 f"pip install it, or {_DATA}",
             )
             return
-        yield from (loads(line) for line in file.read_text("utf-8").splitlines() if line.strip())  # type: ignore[misc]  # objects
+        yield from (loads(line) for line in split_lines(file.read_text("utf-8")) if line.strip())  # type: ignore[misc]  # objects
 
     def _of_row(self, row: dict[str, Json], fields: Any) -> Any:
         """Return the sample of a row: by a function of the file, by names of fields, or by usual names."""

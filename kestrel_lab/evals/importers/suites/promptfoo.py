@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
-from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, dumps, loads
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.core.yaml.reader import parse_yaml, read_yaml
 from kestrel_lab.evals.importers.suites.draft import (
     SuiteDraft,
@@ -23,64 +23,10 @@ from kestrel_lab.evals.importers.suites.draft import (
     known_params,
     read_beside,
 )
-from kestrel_lab.evals.importers.suites.promptfoo_assertions import (
-    JUDGED_OTHERWISE,
-    RUN_ONE,
-    check_of,
-    csv_test,
-    text_of,
-    way_of,
-)
-from kestrel_lab.evals.suites.row_filters import render_filtered
+from kestrel_lab.evals.importers.suites.promptfoo_assertions import RUN_ONE, csv_test, text_of
+from kestrel_lab.evals.importers.suites.promptfoo_checks import CODE, AssertionReader, as_mapping, rendered
+from kestrel_lab.evals.importers.suites.promptfoo_models import model_of
 
-_PROVIDERS: Final = {
-    "openai": "openai",
-    "anthropic": "anthropic",
-    "google": "gemini",
-    "vertex": "vertex_ai",
-    "ollama": "ollama_chat",
-    "openrouter": "openrouter",
-    "azure": "azure",
-    "azureopenai": "azure",
-    "mistral": "mistral",
-    "groq": "groq",
-    "deepseek": "deepseek",
-    "bedrock": "bedrock",
-    "xai": "xai",
-    "cohere": "cohere",
-    "perplexity": "perplexity",
-    "cerebras": "cerebras",
-    "togetherai": "together_ai",
-    "fireworks": "fireworks_ai",
-    "cloudflare-ai": "cloudflare",
-    "litellm": "",
-    **{
-        name: name
-        for name in (
-            *("ai21", "databricks", "deepinfra", "fireworks_ai", "github", "huggingface", "hyperbolic"),
-            *(
-                "nebius",
-                "novita",
-                "nscale",
-                "replicate",
-                "sagemaker",
-                "sambanova",
-                "snowflake",
-                "together_ai",
-            ),
-            *("vertex_ai", "vllm", "voyage", "watsonx"),
-        )
-    },
-}
-"""Their providers by the names that litellm has for them."""
-_OTHER_KINDS: Final = frozenset(
-    {
-        *("embedding", "embeddings", "realtime", "image", "video", "audio", "speech", "transcription"),
-        *("moderation", "assistant", "text-classification", "token-classification", "feature-extraction"),
-        *("sentence-similarity", "agents", "knowledge-base", "codex-sdk", "claude-agent-sdk"),
-    }
-)
-"""Kinds of providers that write no text, or are agents of their own."""
 _SETTINGS: Final = frozenset(
     {
         *("prompts", "providers", "targets", "tests", "defaultTest", "scenarios", "description"),
@@ -88,18 +34,22 @@ _SETTINGS: Final = frozenset(
         *("assertionTemplates", "env"),
     }
 )
-_TEST: Final = frozenset({"vars", "assert", "options", "description", "threshold", "metadata"})
-_CODE: Final = (".py", ".js", ".ts", ".mjs", ".cjs", ".rb", ".go", ".sh")
+_TEST: Final = frozenset({"vars", "assert", "options", "description", "threshold", "metadata", "provider"})
 
 
 _Prompt = tuple[str, str, str]
 """A name, the system message and the text."""
 
 
+def is_promptfoo(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Return whether a value is a configuration of promptfoo."""
+    return isinstance(value, dict) and bool({"prompts", "tests", "scenarios"} & set(value))
+
+
 def read_promptfoo(path: Path) -> SuiteDraft:
     """Return the suite of a promptfoo configuration; raises `UsageError` for a file that is none."""
     value = read_yaml(path, aliases=True).value
-    if not isinstance(value, dict) or not {"prompts", "tests", "scenarios"} & set(value):
+    if not is_promptfoo(value):
         raise UsageError(f"{path} has neither prompts nor tests: it is no configuration of promptfoo")
     return _Reader(path, value).read()
 
@@ -110,6 +60,7 @@ class _Reader:
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path, self.config = path, config
         self.draft = SuiteDraft(source=path, tool="promptfoo")
+        self.checks = AssertionReader(self.draft, path, as_mapping(config.get("assertionTemplates")))
         default = config.get("defaultTest")
         if isinstance(default, str):
             default = self._from_file("defaultTest", default)
@@ -121,7 +72,10 @@ class _Reader:
         tests = list(self._tests())
         several = len(prompts) > 1
         for number, (where, test) in enumerate(tests, 1):
+            self._note_odd_parts(where, test)
             for origin, variables in self._variables(where, test):
+                if origin == where or origin.endswith(", combination 1"):
+                    self._note_unread(where, test, variables, prompts)
                 for prompt in prompts:
                     name = str(test.get("description") or f"test-{number}")
                     self._scenario(
@@ -132,7 +86,10 @@ class _Reader:
     def _settings(self) -> None:
         config, suite = self.config, self.draft.suite
         suite["name"] = _name(self.path)
-        options = {**_mapping(config.get("commandLineOptions")), **_mapping(config.get("evaluateOptions"))}
+        options = {
+            **as_mapping(config.get("commandLineOptions")),
+            **as_mapping(config.get("evaluateOptions")),
+        }
         if isinstance(repeat := options.get("repeat"), int) and repeat > 1:
             suite["epochs"] = repeat
         if isinstance(at_once := options.get("maxConcurrency"), int) and at_once > 0:
@@ -140,8 +97,9 @@ class _Reader:
         configs: list[Json] = list(self._providers())
         if configs:
             suite["configs"] = configs
-        if grader := self._model(_mapping(self.default.get("options")).get("provider")):
-            suite["grader"] = grader
+        grader = as_mapping(self.default.get("options")).get("provider", self.default.get("provider"))
+        if grader is not None and (model := self.checks.grader("defaultTest.options.provider", grader)):
+            suite["grader"] = model
         # A prompt of theirs has no tools; ours would have those that read files.
         suite["defaults"] = {"tools": []}
         for key in sorted(set(config) - _SETTINGS):
@@ -151,11 +109,11 @@ class _Reader:
         names: set[str] = set()
         for place, one in enumerate(self._given_providers()):
             where = f"providers[{place}]"
-            given = {"id": one} if isinstance(one, str) else _mapping(one)
+            given = {"id": one} if isinstance(one, str) else as_mapping(one)
             if len(given) == 1 and "id" not in given:
                 ((name, options),) = given.items()
-                given = {**_mapping(options), "id": name}
-            model = self._model(given.get("id"))
+                given = {**as_mapping(options), "id": name}
+            model = model_of(given.get("id"))
             if not model:
                 self.draft.lost(
                     where,
@@ -163,7 +121,7 @@ class _Reader:
                     "another model: kestrel eval run SUITE --model NAME",
                 )
                 continue
-            options = _mapping(given.get("config"))
+            options = as_mapping(given.get("config"))
             made: dict[str, Json] = {"name": str(given.get("label") or model), "model": model}
             if isinstance(heat := options.get("temperature"), int | float):
                 made["temperature"] = heat
@@ -197,17 +155,6 @@ class _Reader:
                 way = "name the tools under tools" if tools else "a setting of the model or its server"
                 self.draft.lost(where, f"the setting {key}", way)
 
-    def _model(self, given: Any) -> str:
-        """Return the model that a provider's id names; empty where ours has none such."""
-        name = str(_mapping(given).get("id", "")) if isinstance(given, dict) else str(given or "")
-        maker, *rest = name.split(":")
-        if rest and rest[0] in ("chat", "messages", "completion", "responses", "text", "text-generation"):
-            rest = rest[1:]
-        known = _PROVIDERS.get(maker)
-        if known is None or not rest or rest[0] in _OTHER_KINDS:
-            return ""
-        return f"{known}/{':'.join(rest)}".removeprefix("/")
-
     # Prompts
 
     def _prompts(self) -> Iterator[_Prompt]:
@@ -218,7 +165,7 @@ class _Reader:
                 {"id": f"file://{name}", "label": label} for name, label in given_prompts.items()
             ]
         for place, one in enumerate(as_list(given_prompts) or ["{{prompt}}"]):
-            given = {"raw": one} if isinstance(one, str) else _mapping(one)
+            given = {"raw": one} if isinstance(one, str) else as_mapping(one)
             text = str(given.get("raw") or given.get("id") or "")
             label = str(given.get("label") or f"prompt-{place + 1}")
             try:
@@ -240,7 +187,7 @@ class _Reader:
             return [text]
         found: list[str] = []
         for bare in files_beside(self.path, name.partition(":")[0]):
-            if bare.endswith(_CODE):
+            if bare.endswith(CODE):
                 raise UsageError(f"the prompt function {name}, which would have to be run")
             content = read_beside(self.path, bare)
             if bare.endswith((".yaml", ".yml")):
@@ -255,11 +202,11 @@ class _Reader:
         yield from self._test_list("tests", self.config.get("tests"))
         for place, scenario in enumerate(as_list(self.config.get("scenarios"))):
             where = f"scenarios[{place}]"
-            given = _mapping(self._from_file(where, scenario) if isinstance(scenario, str) else scenario)
+            given = as_mapping(self._from_file(where, scenario) if isinstance(scenario, str) else scenario)
             inner = list(self._test_list(f"{where}.tests", given.get("tests"))) or [(where, {})]
             for number, data in enumerate(as_list(given.get("config"))):
                 for at, test in inner:
-                    yield f"{at} with {where}.config[{number}]", _merged(_mapping(data), test)
+                    yield f"{at} with {where}.config[{number}]", _merged(as_mapping(data), test)
         if not self.config.get("tests") and not self.config.get("scenarios"):
             yield "prompts", {}
 
@@ -269,15 +216,29 @@ class _Reader:
             # A mapping with a path has the options of code under `config`.
             path = one["path"] if isinstance(one, dict) and "path" in one else one
             if not isinstance(path, str):
-                yield at, _mapping(one)
+                if isinstance(one, dict):
+                    yield at, one
+                else:
+                    self.draft.lost(
+                        at, f"the test: it is no mapping, but {one_line(repr(one), 40)}", "write it as one"
+                    )
                 continue
             name = path.removeprefix("file://")
             for file in self._named_files(at, name):
                 if file.lower().endswith(".csv"):
                     yield from self._csv(at, file)
                 elif (found := self._from_file(at, file)) is not None:
-                    for number, test in enumerate(as_list(found)):
-                        yield f"{file}[{number}]", _mapping(test)
+                    yield from self._file_tests(file, found)
+
+    def _file_tests(self, file: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+        for number, test in enumerate(as_list(value)):
+            place = f"{file}[{number}]"
+            if isinstance(test, dict):
+                yield place, test
+            else:
+                self.draft.lost(
+                    place, f"the test: it is no mapping, but {one_line(repr(test), 40)}", "write it as one"
+                )
 
     def _named_files(self, where: str, name: str) -> list[str]:
         try:
@@ -292,15 +253,24 @@ class _Reader:
         """
         name = name.removeprefix("file://")
         try:
-            if name.partition(":")[0].endswith(_CODE) or "://" in name:
+            if name.partition(":")[0].endswith(CODE) or "://" in name:
                 raise UsageError(f"{name}, which would have to be {'fetched' if '://' in name else 'run'}")
             text = read_beside(self.path, name)
             if name.endswith(".jsonl"):
-                return [loads(line) for line in text.splitlines() if line.strip()]
+                return list(self._json_lines(where, name, text))
             return loads(text) if name.endswith(".json") else parse_yaml(text, name, aliases=True).value
         except (UsageError, ValueError) as error:
             self.draft.lost(where, str(error), "save what it gives as YAML or CSV, and name that")
             return None
+
+    def _json_lines(self, where: str, name: str, text: str) -> Iterator[Any]:
+        """Yield the values of JSON Lines; a line that is none is noted and costs itself alone."""
+        for number, line in enumerate(split_lines(text), 1):
+            if line.strip():
+                try:
+                    yield loads(line)
+                except ValueError as error:
+                    self.draft.lost(f"{where}, {name}:{number}", f"the line: {error}", "write it as JSON")
 
     def _csv(self, where: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
@@ -323,9 +293,9 @@ class _Reader:
                 for name in as_list(given)
                 for file in self._named_files(f"{where}.vars", str(name).removeprefix("file://"))
             ]
-            read = [_mapping(self._from_file(f"{where}.vars", name)) for name in named]
+            read = [as_mapping(self._from_file(f"{where}.vars", name)) for name in named]
             given = {key: value for one in read for key, value in one.items()}
-        variables = {**_mapping(self.default.get("vars")), **_mapping(given)}
+        variables = {**as_mapping(self.default.get("vars")), **as_mapping(given)}
         for key, value in variables.items():
             if not isinstance(value, str) or not value.startswith("file://"):
                 continue
@@ -334,7 +304,7 @@ class _Reader:
                 variables[key] = self._from_file(f"{where}.vars.{key}", value)
                 continue
             try:
-                if name.partition(":")[0].endswith(_CODE):
+                if name.partition(":")[0].endswith(CODE):
                     raise UsageError(f"the variable {key} of {name}, which would have to be run")
                 texts: list[Json] = [
                     read_beside(self.path, one).strip() for one in files_beside(self.path, name)
@@ -343,7 +313,7 @@ class _Reader:
             except UsageError as error:
                 self.draft.lost(f"{where}.vars.{key}", str(error), "write its value out")
                 return
-        options = {**_mapping(self.default.get("options")), **_mapping(test.get("options"))}
+        options = {**as_mapping(self.default.get("options")), **as_mapping(test.get("options"))}
         # As there, a list is several values where its first is a text, and one value otherwise.
         lists = {
             key: value
@@ -359,22 +329,27 @@ class _Reader:
     def _scenario(
         self, where: str, name: str, test: dict[str, Any], variables: dict[str, Json], prompt: _Prompt
     ) -> None:
-        options = {**_mapping(self.default.get("options")), **_mapping(test.get("options"))}
+        options = {**as_mapping(self.default.get("options")), **as_mapping(test.get("options"))}
         label, instructions, text = prompt
         for key in sorted(
             set(options) & {"transform", "postprocess", "transformVars", "rubricPrompt", "storeOutputAs"}
         ):
             self.draft.lost(where, f"the option {key}", RUN_ONE)
+        if (provider := as_mapping(test.get("options")).get("provider", test.get("provider"))) is not None:
+            model = self.checks.grader(f"{where}.options.provider", provider)
+            if model and model != self.draft.suite.get("grader"):
+                asked = f"the grader {model} of one test"
+                self.draft.lost(f"{where}.options.provider", asked, "model: of its graded checks")
         for key in sorted((set(test) | set(self.default)) - _TEST):
             self.draft.lost(
                 where, f"the key {key} of a test", RUN_ONE if "Function" in key else "a key of the scenario"
             )
         try:
             # Values may have templates of their own, which see the other values.
-            scope = {key: _rendered(value, variables) for key, value in variables.items()}
-            system = str(_rendered(instructions, scope))
+            scope = {key: rendered(value, variables) for key, value in variables.items()}
+            system = str(rendered(instructions, scope))
             goal = "".join(
-                str(_rendered(part, scope))
+                str(rendered(part, scope))
                 for part in (options.get("prefix", ""), text, options.get("suffix", ""))
             )
         except UsageError as error:
@@ -384,13 +359,13 @@ class _Reader:
         checks = [
             item
             for place, one in enumerate(asserts)
-            if (item := self._check(f"{where}.assert[{place}]", _mapping(one), scope)) is not None
+            if (item := self.checks.read(f"{where}.assert[{place}]", as_mapping(one), scope)) is not None
         ]
         if asserts and not checks:
             self.draft.lost(where, "no assertion of it can be carried over, so it is left out", RUN_ONE)
             return
-        threshold = test.get("threshold", self.default.get("threshold"))
-        metadata = {**_mapping(self.default.get("metadata")), **_mapping(test.get("metadata"))}
+        threshold = self.checks.threshold(where, test if "threshold" in test else self.default)
+        metadata = {**as_mapping(self.default.get("metadata")), **as_mapping(test.get("metadata"))}
         self.draft.add(
             where,
             {
@@ -398,81 +373,33 @@ class _Reader:
                 "family": label if len(as_list(self.config.get("prompts"))) > 1 else "",
                 "goal": f"{system}\n\n{goal}" if system else goal or " ",
                 "checks": cast("list[Json]", checks),
-                "at_least": threshold if isinstance(threshold, int | float) else None,
+                "at_least": threshold,
                 "metadata": metadata,
             },
         )
 
-    # Assertions
+    def _note_odd_parts(self, where: str, test: Mapping[str, Any]) -> None:
+        """Note parts of a test that are of another type than theirs, and are left out."""
+        for key, types in (("vars", (dict, str, list)), ("options", (dict,)), ("metadata", (dict,))):
+            if (value := test.get(key)) is not None and not isinstance(value, types):
+                shown = one_line(repr(value), 40)
+                self.draft.lost(f"{where}.{key}", f"{key}: it is no mapping, but {shown}", "write it as one")
 
-    def _check(self, where: str, one: dict[str, Any], scope: Mapping[str, Json]) -> dict[str, Json] | None:
-        """Return an assertion as a check; `None` where it is noted as not carried over."""
-        if isinstance(name := one.get("$ref"), str):
-            known = _mapping(self.config.get("assertionTemplates"))
-            one = {**_mapping(known.get(name.removeprefix("#/assertionTemplates/"))), **one}
-        kind = str(one.get("type", "without a type"))
-        try:
-            made = self._set(where, one, scope) if kind == "assert-set" else self._single(kind, one, scope)
-            if made is None:
-                raise UsageError("ours has no such check")
-            if metric := one.get("metric"):
-                made["name"] = str(_rendered(metric, scope))
-            if isinstance(weight := one.get("weight"), int | float) and weight != 1:
-                made["weight"] = weight
-            parse_check(made)
-        except UsageError as error:
-            self.draft.lost(where, f"the assertion {kind}: {error}", way_of(kind))
-            return None
-        if "transform" in one:
-            self.draft.lost(where, "the transform of an assertion", RUN_ONE)
-        note = JUDGED_OTHERWISE.get(kind.removeprefix("not-"))
-        # A remark is made once, and not at each place.
-        if note and note not in [one.way for one in self.draft.missing]:
-            self.draft.lost(where, f"{kind} as it is judged there, here and elsewhere", note)
-        return made
-
-    def _set(self, where: str, one: dict[str, Any], scope: Mapping[str, Json]) -> dict[str, Json] | None:
-        parts: list[Json] = [
-            item
-            for place, inner in enumerate(as_list(one.get("assert")))
-            if (item := self._check(f"{where}.assert[{place}]", _mapping(inner), scope)) is not None
-        ]
-        threshold = one.get("threshold")
-        share: dict[str, Json] = {"at_least": threshold} if isinstance(threshold, int | float) else {}
-        return {"all_of": parts, **share} if parts else None
-
-    def _single(self, kind: str, one: dict[str, Any], scope: Mapping[str, Json]) -> dict[str, Json] | None:
-        value = _rendered(one.get("value"), scope)
-        if isinstance(value, str) and value.startswith("file://"):
-            value = self._asserted_file(value)
-        model = self._model(one.get("provider"))
-        grader = "" if model == self.draft.suite.get("grader") else model
-        made = check_of(kind.removeprefix("not-"), value, one.get("threshold"), grader)
-        return {"not": made} if made is not None and kind.startswith("not-") else made
-
-    def _asserted_file(self, name: str) -> Json:
-        name = name.removeprefix("file://")
-        if name.partition(":")[0].endswith(_CODE):
-            raise UsageError(f"{name} would have to be run")
-        text = read_beside(self.path, name)
-        if name.endswith(".json"):
-            return loads(text)
-        return parse_yaml(text, name).value if name.endswith((".yaml", ".yml")) else text
-
-
-def _rendered(value: Any, scope: Mapping[str, Json]) -> Json:
-    """Return a value with its templates filled in; what is not there is empty, as with them."""
-    if isinstance(value, str) and ("{{" in value or "{%" in value):
-        return text_of(render_filtered(f"{value}{_NOTHING}", scope, lenient=True)).removesuffix(_NOTHING)
-    if isinstance(value, list):
-        return [_rendered(item, scope) for item in value]
-    if isinstance(value, dict):
-        return {key: _rendered(item, scope) for key, item in value.items()}
-    return cast("Json", value)
-
-
-_NOTHING: Final = "\u200b"
-"""Behind a template, so that one expression is text too: variables of theirs are texts in a prompt."""
+    def _note_unread(
+        self, where: str, test: dict[str, Any], variables: Mapping[str, Json], prompts: Sequence[_Prompt]
+    ) -> None:
+        """Note variables that neither a prompt nor an assertion reads: with them, a provider does."""
+        options = {**as_mapping(self.default.get("options")), **as_mapping(test.get("options"))}
+        asserts = [*as_list(self.default.get("assert")), *as_list(test.get("assert"))]
+        templates = repr([prompts, options, asserts, self.config.get("assertionTemplates")])
+        templates += repr([*variables.values()])
+        for name in variables:
+            if not re.search(rf"\b{re.escape(name)}\b", templates):
+                self.draft.lost(
+                    f"{where}.vars.{name}",
+                    f"the variable {name}, which no prompt and no assertion reads",
+                    "metadata of the scenario; what a provider made of it is code",
+                )
 
 
 def _chat(text: str) -> tuple[str, str]:
@@ -502,13 +429,9 @@ def _said(content: Json) -> str:
 
 
 def _merged(first: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
-    both = {**first, **test, "vars": {**_mapping(first.get("vars")), **_mapping(test.get("vars"))}}
+    both = {**first, **test, "vars": {**as_mapping(first.get("vars")), **as_mapping(test.get("vars"))}}
     return {**both, "assert": [*as_list(first.get("assert")), *as_list(test.get("assert"))]}
 
 
 def _name(path: Path) -> str:
     return path.parent.resolve().name if path.stem == "promptfooconfig" else path.stem
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

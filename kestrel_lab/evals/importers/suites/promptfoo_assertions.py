@@ -37,6 +37,11 @@ def way_of(kind: str) -> str:
     return "graded, or a python_check"
 
 
+def is_graded(kind: str) -> bool:
+    """Return whether a model judges an assertion here."""
+    return kind.removeprefix("not-") in _GRADED
+
+
 def check_of(kind: str, value: Json, threshold: Any, grader: str) -> _Made:
     """Return the check of an assertion, without its name and weight; `None` for a kind that ours has not, and
     for one without a value that it needs.
@@ -141,8 +146,16 @@ _CSV_KEYS: Final[dict[str, Callable[[dict[str, Any], str], object]]] = {
     "__prefix": lambda test, text: test["options"].update(prefix=text),
     "__suffix": lambda test, text: test["options"].update(suffix=text),
     "__description": lambda test, text: test.update(description=text),
-    "__threshold": lambda test, text: text and test.update(threshold=float(text)),
+    "__threshold": lambda test, text: text and test.update(threshold=_number_or_text(text)),
 }
+
+
+def _number_or_text(text: str) -> float | str:
+    """Return the number in a cell; another text as it is, for its reader to name."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def csv_test(row: Mapping[str, str | None]) -> tuple[dict[str, Any], list[str]]:

@@ -7,13 +7,12 @@ from pathlib import Path
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.yaml.reader import read_yaml
-from kestrel_lab.evals.importers.imported_run import (
-    UNREADABLE,
-)
+from kestrel_lab.evals.importers.json_fields import UNREADABLE
+from kestrel_lab.evals.importers.other_tools import name_other_tool
 from kestrel_lab.evals.importers.suites.draft import ImportedSuite, SuiteDraft, slug
 from kestrel_lab.evals.importers.suites.harbor import find_tasks, read_harbor
 from kestrel_lab.evals.importers.suites.inspect_tasks import read_inspect
-from kestrel_lab.evals.importers.suites.promptfoo import read_promptfoo
+from kestrel_lab.evals.importers.suites.promptfoo import is_promptfoo, read_promptfoo
 from kestrel_lab.evals.importers.suites.pydantic_evals import read_pydantic_evals
 
 
@@ -65,9 +64,14 @@ def _read(path: Path, task: str, data: Path | None) -> SuiteDraft:
     if path.name == "task.toml":
         return read_harbor(path.parent)
     if path.suffix.lower() not in (".yaml", ".yml", ".json"):
+        other = name_other_tool(path)
         raise UsageError(
-            f"{path.name} is no suite that can be read: promptfoo and pydantic-evals (.yaml, .json), Inspect "
-            "(.py), Harbor (a folder with task.toml)"
+            f"{path.name} is no suite that can be read{f', but {other}' if other else ''}: promptfoo and "
+            "pydantic-evals (.yaml, .json), Inspect (.py), Harbor (a folder with task.toml)"
         )
     value = read_yaml(path, aliases=True).value
-    return read_pydantic_evals(path) if isinstance(value, dict) and "cases" in value else read_promptfoo(path)
+    if isinstance(value, dict) and "cases" in value:
+        return read_pydantic_evals(path)
+    if not is_promptfoo(value) and (other := name_other_tool(path, value)):
+        raise UsageError(f"{path.name} is no suite that can be read, but {other}")
+    return read_promptfoo(path)

@@ -1,0 +1,1 @@
+"""Runs of benchmarks and of their harnesses, one file each."""
