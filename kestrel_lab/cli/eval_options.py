@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kestrel_lab.cli.frontend import frontend_of, output_file
+from kestrel_lab.core.csv_cells import write_csv
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.options import CommitSample, EvalOptions, Parts, TrialOptions
@@ -246,8 +247,7 @@ def save_outputs(
     if report is not None:
         found.report(report)
     if csv is not None:
-        csv.parent.mkdir(parents=True, exist_ok=True)
-        found.frame.to_csv(csv, index=index)
+        write_csv(found.frame, csv, index=index)
     if plot is not None:
         save_figure(found.plot(), plot)
 
