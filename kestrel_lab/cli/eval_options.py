@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kestrel_lab.cli.frontend import frontend_of, output_file
-from kestrel_lab.core.csv_cells import write_csv
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.options import CommitSample, EvalOptions, Parts, TrialOptions
+from kestrel_lab.views.csv_cells import write_csv
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from kestrel_lab.core.csv_cells import LINE_END, original_text, spreadsheet_cell
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import TrialLabelled
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.evals.labels.stored_labels import Label, check_label, record_label, stored_labels
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.views.csv_cells import LINE_END, original_text, spreadsheet_cell
 
 COLUMNS: Final = (
     *("run", "who", "value", "note", "rubric", "rubric_hash"),

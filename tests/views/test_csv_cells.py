@@ -8,7 +8,7 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from kestrel_lab.cli.eval_options import save_outputs
-from kestrel_lab.core.csv_cells import original_text, spreadsheet_cell, write_csv
+from kestrel_lab.views.csv_cells import original_text, spreadsheet_cell, write_csv
 
 FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "'=1", "''@x", "\uff1dcmd")
 PLAIN = ("", "x", "a\r=1", "'quoted'", "a=b", "1-2", " =1", "'", "''")
