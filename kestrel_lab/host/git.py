@@ -97,11 +97,11 @@ def git_program(*around: Path) -> str:
     raise UsageError("the git command is not there: install git, outside of the folders that agents work in")
 
 
-def run_git(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
+def run_git(folder: Path, *args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run git in the repository around `folder`; a missing git is also reported by the exit code."""
     try:
         with _call(folder, args) as (argv, env):
-            return _run(argv, folder, env)
+            return _run(argv, folder, env, stdin)
     except UsageError as error:
         # 127 is what a shell says of a program that is not there.
         return subprocess.CompletedProcess(args, 127, b"", str(error).encode())

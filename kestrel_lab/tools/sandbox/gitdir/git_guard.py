@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -88,7 +88,7 @@ class GitGuard:
         pointers: dict[str, _File] = {}
         for place in places:
             if os.path.isdir(place) and not os.path.islink(place):
-                for folder in (place, *_submodule_folders(place)):
+                for folder in git_folders([place]):
                     folders[folder] = dict(self._files(folder, direct_only=folder in private))
             elif (pointer := self._file(place)) is not None:
                 pointers[place] = pointer
@@ -292,6 +292,14 @@ def _old_file(before: GitState, path: str) -> _File | None:
         if path.startswith(f"{folder}/") and (file := files.get(path[len(folder) + 1 :])) is not None:
             return file
     return None
+
+
+def git_folders(places: Iterable[str]) -> Iterator[str]:
+    """Yield the folders among `places`, and the git folders of their submodules."""
+    for place in places:
+        if os.path.isdir(place) and not os.path.islink(place):
+            yield place
+            yield from _submodule_folders(place)
 
 
 def _submodule_folders(gitdir: str) -> Iterator[str]:
