@@ -23,6 +23,7 @@ from kestrel_lab.tools.sandbox.autorun_list import (
     program_reason,
     shadowed_module,
     shadows,
+    unchecked_bytecode,
 )
 from kestrel_lab.tools.sandbox.gitdir.git_guard import BARE
 
@@ -166,16 +167,21 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
     # Files below `node_modules`, caches and the like come from installers, not from the agent's commands.
     own = SKIPPED.isdisjoint(os.path.relpath(place, root).split("/"))
     runs_programs = own and is_program_folder(place, root)
+    # An interpreter or a package manager runs what is there by its name alone, also below `.venv`.
+    installed_programs = not own and is_program_folder(place, root)
     runs_scripts = own and "__init__.py" not in names
     for entry in found:
         if entry.name.lower() == ".git":
             gitdirs.append(entry.path)
         elif entry.is_dir(follow_symlinks=False):
             inner.append(entry.path)
-        elif who := autorun_reason(os.path.relpath(entry.path, root)) or (
-            _script_beside(entry.name) if runs_scripts else ""
-        ):
+        elif (
+            who := autorun_reason(os.path.relpath(entry.path, root))
+            or (_script_beside(entry.name) if runs_scripts else "")
+        ) or (entry.name.endswith(".pyc") and (who := unchecked_bytecode(entry.path))):
             files.append((entry.path, who))
+        elif installed_programs:
+            programs.append((entry.path, "it is a program that an environment runs by its name"))
         elif runs_programs and (who := program_reason(place, entry.name)):
             programs.append((entry.path, who))
     # A bare repository: git takes a folder with these names for one, wherever it is.
