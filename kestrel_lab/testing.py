@@ -14,6 +14,7 @@ from typing import Any, cast
 from kestrel_lab.core.calls import Call, Result, Usage
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
+from kestrel_lab.core.expressions.bounded_search import search_in_time
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, Role, ToolRequest
 from kestrel_lab.core.notes import Note, NoteQuery
@@ -125,7 +126,11 @@ def load_script(path: str | Path, *, name: str = "") -> ScriptedModel:
         goal = next((message.text for message in own if message.role == "user"), "")
         played = sum(message.role == "assistant" for message in own)
         for pattern, turns in parsed:
-            if pattern.search(goal):
+            try:
+                fits = search_in_time(pattern, goal) is not None
+            except TimeoutError as error:
+                raise ModelError(f"{path}: {error}") from error
+            if fits:
                 if played < len(turns):
                     return turns[played]
                 raise ModelError(f"{path}: the rule for {pattern.pattern!r} has only {len(turns)} turns")

@@ -15,6 +15,7 @@ from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.gate_bounds import FailOn
 from kestrel_lab.evals.options import CommitSample, EvalOptions, Parts, TrialOptions
+from kestrel_lab.views.csv_cells import write_csv
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter
@@ -255,8 +256,7 @@ def save_outputs(
     if report is not None:
         found.report(report)
     if csv is not None:
-        csv.parent.mkdir(parents=True, exist_ok=True)
-        found.frame.to_csv(csv, index=index)
+        write_csv(found.frame, csv, index=index)
     if plot is not None:
         save_figure(found.plot(), plot)
 

@@ -14,7 +14,7 @@ from typing import Final
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.host.git import Repository, git_output, run_git
+from kestrel_lab.host.git import Repository, git_output, partial_clone_advice, run_git
 
 NAMES: Final = frozenset(
     {
@@ -105,7 +105,8 @@ def _committed_file(folder: Path, name: str, ref: str) -> bytes:
     sha = done.stdout.decode().strip()
     shown = run_git(folder, "show", "--end-of-options", f"{sha}:{name}")
     if shown.returncode:
-        raise UsageError(f"there is no guidance file {name!r} at {ref} ({sha[:10]}) of {folder}")
+        missing = f"there is no guidance file {name!r} at {ref} ({sha[:10]}) of {folder}"
+        raise UsageError(partial_clone_advice(folder, shown.stderr.decode(errors="replace")) or missing)
     return shown.stdout
 
 

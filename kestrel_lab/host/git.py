@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.sanitize import full_stop, one_line
 
 _SECONDS: Final = 30
 _LONG_S: Final = 1800
@@ -96,11 +97,11 @@ def git_program(*around: Path) -> str:
     raise UsageError("the git command is not there: install git, outside of the folders that agents work in")
 
 
-def run_git(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
+def run_git(folder: Path, *args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run git in the repository around `folder`; a missing git is also reported by the exit code."""
     try:
         with _call(folder, args) as (argv, env):
-            return _run(argv, folder, env)
+            return _run(argv, folder, env, stdin)
     except UsageError as error:
         # 127 is what a shell says of a program that is not there.
         return subprocess.CompletedProcess(args, 127, b"", str(error).encode())
@@ -124,6 +125,29 @@ async def git_output(folder: Path, *args: str) -> str:
     """Return git's output in the repository around `folder`; raises `UsageError` with git's message."""
     with _call(folder, args) as (argv, env):
         return await _output(argv, args, folder, env)
+
+
+_LACKING: Final = re.compile(
+    r"unable to (?:read|find|get)|missing (?:blob|tree|commit|object)|bad (?:object|tree|blob)|invalid object"
+    r"|could not (?:read|get)|cannot (?:read|get)|promisor",
+    re.IGNORECASE,
+)
+"""How git reports an object that it does not have."""
+
+
+def partial_clone_advice(folder: Path, message: str) -> str:
+    """Return what to do about an object that a partial clone lacks; empty for any other failure.
+
+    Nothing is fetched from here: how the other machine is reached, the repository's settings say.
+    """
+    repository = Repository.around(folder) if _LACKING.search(message) else None
+    if repository is None or not any((repository.common / "objects" / "pack").glob("*.promisor")):
+        return ""
+    clone = repository.common.parent if repository.common.name == ".git" else repository.common
+    return (
+        f"{clone} is a partial clone (git clone --filter), which lacks older files: fetch them with "
+        f"git -C {shlex.quote(str(clone))} fetch --refetch --no-filter, and try again"
+    )
 
 
 def private_settings(repository: Repository) -> str:
@@ -386,9 +410,10 @@ async def _output(argv: list[str], args: tuple[str, ...], folder: Path, env: Map
         await process.wait()
         raise
     if process.returncode:
-        raise UsageError(
-            f"git {' '.join(args[:3])} failed in {folder}: {one_line(errors.decode(errors='replace'), 300)}"
-        )
+        message = errors.decode(errors="replace")
+        failure = f"git {' '.join(args[:3])} failed in {folder}: {one_line(message, 300)}"
+        advice = partial_clone_advice(folder, message)
+        raise UsageError(f"{full_stop(failure)} {advice}" if advice else failure)
     return output.decode("utf-8", "surrogateescape")
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.errors import ModelError, UsageError, did_you_mean
+from kestrel_lab.core.expressions.bounded_search import search_in_time
 from kestrel_lab.core.sanitize import one_line, shown_path
 
 if TYPE_CHECKING:
@@ -104,7 +105,13 @@ class RoutedModel:
             name, why = self.learned(goal)
             return next((route.model for route in self.routes if route.kind == name), self.otherwise), why
         for route in self.routes:
-            if route.when is not None and (found := route.when.search(goal[:_LOOKED_AT])):
+            if route.when is None:
+                continue
+            try:
+                found = search_in_time(route.when, goal[:_LOOKED_AT])
+            except TimeoutError as error:
+                raise ModelError(f"the route {route.kind!r} cannot be tried: {error}") from error
+            if found is not None:
                 return route.model, f"{route.kind}: it says {one_line(found[0], 40)!r}"
         kind, why = classify_goal(goal)
         for route in self.routes:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from kestrel_lab.shell_syntax.harmless_options import only_shows
+from kestrel_lab.shell_syntax.known_programs import FILE_TOOLS, READERS, TRANSFERS
 from kestrel_lab.shell_syntax.parser import read_line
 from kestrel_lab.shell_syntax.program_options import Command, name_of, subcommand_at
 from kestrel_lab.shell_syntax.wrappers import SHELLS, commands_in
@@ -25,34 +26,6 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_READERS: Final = _words(
-    "ls cat tac head tail wc pwd echo printf whoami id groups uname arch hostname nproc uptime free df "
-    "du stat file which whereis "
-    "printenv basename dirname realpath readlink tr cut paste join comm cmp diff nl fold fmt expand "
-    "unexpand rev column seq yes true "
-    "false : test [ [[ sleep expr bc dc jq od hexdump strings md5sum sha1sum sha224sum sha256sum "
-    "sha384sum sha512sum b2sum cksum sum "
-    "base64 base32 less more man ps pgrep pidof top lsof lscpu lsblk lsmod lsb_release locale getconf "
-    "getent tty who w users last cal "
-    "cd pushd popd dirs export set declare typeset local readonly unset shopt alias unalias hash exit "
-    "return wait jobs umask ulimit "
-    "history read shift break continue type let bat exa eza fd fdfind ack ag cloc tokei vmstat iostat "
-    "ss netstat ifconfig dig nslookup "
-    "host ping traceroute numfmt factor tsort look apropos whatis command"
-)
-"""Programs and builtins that read and show whatever their arguments are."""
-_FILE_TOOLS: Final = _words(
-    "cp mv rm rmdir mkdir touch ln link unlink chmod chown chgrp tee dd truncate install mktemp mkfifo "
-    "shred tar zip unzip gzip gunzip "
-    "zcat bzip2 bunzip2 xz unxz zstd 7z rename patch split csplit sort uniq tree date iconv dos2unix "
-    "unix2dos xxd find sed awk gawk mawk grep "
-    "egrep fgrep rg chattr setfacl pip conda mamba brew apt apt-get dpkg apk yum dnf pacman"
-)
-"""Programs that change files, or do with some options, and run no code that a line does not show."""
-_TRANSFERS: Final = _words(
-    "curl wget scp sftp ftp rsync mail mailx sendmail mutt swaks nc ncat telnet http https"
-)
-"""Programs that send or fetch data and may write files."""
 _GIT_FILES: Final = _words(
     "add rm mv init clone fetch pull checkout switch restore reset stash clean apply branch tag remote "
     "config notes worktree gc prune "
@@ -95,11 +68,11 @@ def command_effects(command: Command) -> frozenset[LineEffect]:
     if "/" in command[0] and not command[0].startswith(("/bin/", "/usr/bin/", "/usr/local/bin/")):
         # A program of the workspace, whatever it is called.
         return ANY
-    if only_shows(command) or name in _READERS or _only_filters(name, command):
+    if only_shows(command) or name in READERS or _only_filters(name, command):
         return _NONE
-    if name in _TRANSFERS:
+    if name in TRANSFERS:
         return frozenset(("files", "send"))
-    if name in _FILE_TOOLS or (name == "git" and _subcommand(command) in _GIT_FILES):
+    if name in FILE_TOOLS or (name == "git" and _subcommand(command) in _GIT_FILES):
         return _FILES
     if (option := _INLINE.get(name)) and (code := _inline_code(command, option)) is not None:
         return code_effects(code)

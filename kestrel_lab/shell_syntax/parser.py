@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from kestrel_lab.shell_syntax.program_options import Command
-from kestrel_lab.shell_syntax.runnable_words import runnable_words
+from kestrel_lab.shell_syntax.runnable_words import reads_texts_only, runnable_words
 from kestrel_lab.shell_syntax.wrappers import UNKNOWN, assigned_by, commands_in, program_of
 
 COMMAND = "command"
@@ -219,6 +219,8 @@ class _Tree:
         self._reading, self._source, self._depth = reading, source, depth
         self._plain: list[list[str]] = []
         self._redirects: list[tuple[int, int]] = []
+        self._fed: list[str] = []
+        """Texts that commands are given to read."""
 
     def take(self, root: Node, text: str) -> None:
         """Take in all commands of the tree, then see whether another parser finds the same ones."""
@@ -233,6 +235,9 @@ class _Tree:
         reading = self._reading
         if not reading.unclear and _commands_by_shlex(self._without_redirects()) != self._plain:
             reading.lose("programs do not agree on how it is to be read")
+        if not all(map(reads_texts_only, reading.commands)):
+            for fed in self._fed:
+                reading.suspect(fed, self._depth)
         names = [program_of(one[0]) for one in reading.commands if one[0] is not None]
         if any(name in _MOVES for name in names) and any(
             "/" in (one[0] or "") and not (one[0] or "").startswith("/") for one in reading.commands
@@ -257,6 +262,16 @@ class _Tree:
             self._redirects.append((node.start_byte, node.end_byte))
             if not _HARMLESS_REDIRECT.fullmatch(self._text(node)):
                 reading.doubt("it reads or writes a file by a redirection")
+        elif kind in ("herestring_redirect", "heredoc_body"):
+            fed = self._text(node)
+            self._fed.append(Word(fed[3:].strip()).text if kind == "herestring_redirect" else fed)
+        # Bash evaluates texts in a condition and in arithmetic, also those between quotes.
+        elif kind in _EVALUATED:
+            text = self._text(node)
+            for substitution in _SUBSTITUTED.finditer(
+                text if kind != "compound_statement" or text[:2] == "((" else ""
+            ):
+                reading.suspect(text[substitution.end() :], self._depth)
         # Between backticks a backslash escapes backticks, too: the shell removes it, then reads the rest as a
         # program.
         elif kind == "command_substitution" and (text := self._text(node)).startswith("`") and "\\" in text:
@@ -314,6 +329,10 @@ class _Tree:
         return kept.decode("utf-8")
 
 
+_EVALUATED = frozenset(
+    ["test_command", "arithmetic_expansion", "c_style_for_statement", "compound_statement"]
+)
+_SUBSTITUTED = re.compile(r"\$\(|`")
 _WHY = {
     "command_substitution": "it runs a command inside a word",
     "process_substitution": "it runs a command inside a word",

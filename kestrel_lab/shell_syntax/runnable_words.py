@@ -3,16 +3,25 @@ language of its own.
 
 `wrappers.py` knows the commands that surely run another one. Here are the words of which only the manual of
 the program could say: the value of `rsync -e`, a program of awk, a setting of git, the words behind `docker
-run`. A rule that forbids a command asks about them. A rule that allows covers them only if it names them: see
-`literal_places` and, for options, `harmless_options.py`.
+run`, and any word of a program that is not known. A rule that forbids a command asks about them. A rule that
+allows covers them only if it names them: see `literal_places` and, for options, `harmless_options.py`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
-from kestrel_lab.shell_syntax.program_options import Command, Options, command_spellings, name_of
+from kestrel_lab.shell_syntax.known_programs import KNOWN
+from kestrel_lab.shell_syntax.program_options import (
+    PROGRAMS,
+    Command,
+    Options,
+    command_spellings,
+    name_of,
+)
+from kestrel_lab.shell_syntax.python_code import starts_no_program
 
 RUN_NAME = re.compile(
     r"exec|command|cmd|program|pager|editor|shell|rsh|filter|hook|\brun\b|script|eval|pack\b|proxy|askpass|helper|driver"
@@ -52,7 +61,7 @@ reflex sops doppler aws-vault op at batch crontab numactl cgexec rlwrap catchseg
 choom uclampset pkexec xterm gnome-terminal konsole open xdg-open docker-compose
 """.split()
 )
-"""Programs for which any word may be a command or start one."""
+"""Known programs for which any word may be a command or start one."""
 _ANY_WORD_BEHIND = {
     **dict.fromkeys(("docker", "podman", "nerdctl"), frozenset({"run", "exec", "compose"})),
     **dict.fromkeys(("kubectl", "oc"), frozenset({"run", "exec", "debug"})),
@@ -74,6 +83,66 @@ _LANGUAGES = re.compile(
 """Programs that read words as a program in a language of their own, in which any word may name a command."""
 
 
+_TEXT_OPTIONS = {
+    "gh": frozenset(
+        "--title --body --search --label --notes --subject --assignee --author -t -b -S -l -n".split()
+    ),
+    **dict.fromkeys(("docker", "podman"), frozenset("--filter --format --label --name --tag".split())),
+    **dict.fromkeys(("kubectl", "oc"), frozenset("--selector --field-selector --sort-by -l".split())),
+    "go": frozenset("-run -bench -skip -tags".split()),
+    "cargo": frozenset("--test --bench --package -p".split()),
+}
+"""Options of known programs whose value is a text that is shown, searched or compared, and never run."""
+
+
+def _without_texts(name: str, command: Command) -> Command:
+    """Return a command without the values of options that are texts."""
+    options = _TEXT_OPTIONS.get(name, frozenset())
+    kept = list(command[:1])
+    for before, word in pairwise(command):
+        if before not in options and not (word and word.partition("=")[0] in options and "=" in word):
+            kept.append(word)
+    return tuple(kept)
+
+
+def is_known(command: Command) -> bool:
+    """Return whether it is known what a program does with its words."""
+    names = {name_of(one[0] or "") for one in command_spellings(command)}
+    return any(
+        name in KNOWN
+        or name in PROGRAMS
+        or name in _ANY_WORD
+        or name in _ANY_WORD_BEHIND
+        or _LANGUAGES.fullmatch(name) is not None
+        for name in names
+    )
+
+
+def reads_texts_only(command: Command) -> bool:
+    """Return whether a program does not run what it is given to read."""
+    name = name_of(command[0] or "")
+    if name == "python":
+        code = _python_code(command)
+        return code is not None and starts_no_program(code)
+    return name in _TEXT_ONLY - _RUN_WORDS or name in _FED_TEXTS
+
+
+_RUN_WORDS = frozenset(["eval", "xargs", "trap", "alias", "read"])
+_FED_TEXTS = frozenset(
+    ["git", "gh", "less", "more", "column", "sort", "awk", "sed", "patch", "wall", "mail", "rg"]
+)
+
+
+def _python_code(command: Command) -> str | None:
+    """Return the code behind the option `-c`; `None` if there is none, or it is unknown."""
+    for place, word in enumerate(command[1:-1], 1):
+        if word is None or not word.startswith("-") or word.startswith("--") or set("mXW") & set(word):
+            return None
+        if word.endswith("c"):
+            return command[place + 1]
+    return None
+
+
 def runnable_words(command: Command) -> tuple[list[Command], list[str]]:
     """Return words of a command that may be commands, and texts that may be run or contain commands."""
     names = [name_of(one[0] or "") for one in command_spellings(command)]
@@ -85,12 +154,15 @@ def runnable_words(command: Command) -> tuple[list[Command], list[str]]:
         ]
     if name == "git":
         return [], list(_git_texts(command))
+    if name == "python" and (code := _python_code(command)) is not None and starts_no_program(code):
+        return [], []
+    command = _without_texts(name, command)
     if name in _NAMED_ONLY:
         return [], list(_named_values(command))
     behind = _ANY_WORD_BEHIND.get(name, frozenset())
     begin = (
         1
-        if name in _ANY_WORD
+        if name in _ANY_WORD or not is_known(command)
         else next((place + 1 for place, word in enumerate(command) if word in behind), len(command))
     )
     begin = min(

@@ -54,7 +54,7 @@ _WRAPPERS: dict[str, Options] = {
     "taskset": Options("ac", "", "all-tasks cpu-list", before=1),
     "timeout": Options("fpv", "ks", "foreground preserve-status verbose", "signal kill-after", before=1),
     "time": Options("apqvV", "fo", "append portability quiet verbose", "format output"),
-    "command": Options("pvV"),
+    "command": Options("p"),
     "builtin": Options(),
     "exec": Options("cl", "a"),
     "coproc": Options(),
@@ -207,6 +207,7 @@ def _of_shell(rest: Command) -> tuple[list[Command], list[str]]:
 
 
 def _of_eval(rest: Command) -> tuple[list[Command], list[str]]:
+    rest = rest[rest[:1] == ("--",) :]
     known = [word for word in rest if word is not None]
     return ([UNKNOWN], []) if len(known) < len(rest) else ([], [" ".join(known)])
 
@@ -253,6 +254,12 @@ def _of_alias(rest: Command) -> tuple[list[Command], list[str]]:
     return [UNKNOWN] if None in rest else [], [program for program in programs if program]
 
 
+def _of_command(rest: Command) -> tuple[list[Command], list[str]]:
+    """With `-v` and `-V` it only shows what a name means."""
+    shows = rest[:1] and re.fullmatch(r"-p?[vV]+p?", rest[0] or "")
+    return ([], []) if shows else (_wrapped_commands(_WRAPPERS["command"], rest), [])
+
+
 def _of_watch(rest: Command) -> tuple[list[Command], list[str]]:
     place = _command_place(Options("bcdegtwx", "nq"), rest)
     return ([UNKNOWN], []) if place is None else _of_eval(rest[place:])
@@ -288,7 +295,14 @@ def _values_of_option(words: Command, option: str) -> list[str | None]:
         for word in words
         if word is not None and word.startswith(option) and word != option
     ]
-    return [*joined, *(words[place + 1] for place, word in enumerate(words[:-1]) if word == option)]
+    # Programs take the beginning of a long option for it.
+    short = [
+        value
+        for word in words
+        if word is not None and option.startswith("--") and len(name := word.partition("=")[0]) > 3
+        if name != option and option.startswith(name) and (value := word.partition("=")[2])
+    ]
+    return [*joined, *short, *(words[place + 1] for place, word in enumerate(words[:-1]) if word == option)]
 
 
 _FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
@@ -345,6 +359,7 @@ def _run_by_find(rest: Command, options: frozenset[str]) -> list[tuple[Command, 
 
 _SPECIAL: dict[str, Callable[[Command], tuple[list[Command], list[str]]]] = {
     "eval": _of_eval,
+    "command": _of_command,
     "trap": _of_trap,
     "alias": _of_alias,
     "watch": _of_watch,
@@ -355,7 +370,7 @@ _SPECIAL: dict[str, Callable[[Command], tuple[list[Command], list[str]]]] = {
     "flock": _of_flock,
     **dict.fromkeys(("su", "runuser", "script", "sg", "newgrp"), _of_session),
     **dict.fromkeys(("complete", "compgen", "mapfile", "readarray"), _of_options("-C")),
-    "man": _of_options("-P", "--pager"),
+    "man": _of_options("-P", "--pager", "-H", "--html"),
     "scp": _of_options("-S"),
     "sftp": _of_options("-S", "-D"),
     # `hash -p FILE NAME` puts the program behind a name.

@@ -16,9 +16,9 @@ from waits import PATIENCE_S
 
 from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.command_lines import launch_for, launch_with_places
+from kestrel_lab.tools.sandbox.gitdir.private_gitdir import PREFIX
 from kestrel_lab.tools.sandbox.launcher_client import Launch, run_blocking
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.sandbox.private_gitdir import PREFIX
 from kestrel_lab.tools.shell.environment import clean_environment
 from kestrel_lab.tools.shell.process import ProcessEnd, run_launched
 

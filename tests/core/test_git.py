@@ -309,3 +309,37 @@ def test_without_git_a_call_outside_says_so_too(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PATH", str(tmp_path))
     ended = run_git_outside(tmp_path, "version")
     assert (ended.returncode, b"install git" in ended.stderr) == (127, True)
+
+
+@pytest.mark.parametrize("kind", ["blob:none", "tree:0"])
+def test_what_a_partial_clone_lacks_is_said_with_the_command_that_fetches_it(
+    kind: str, tmp_path: Path
+) -> None:
+    """A commit whose files were never fetched cannot be checked out; the advice, followed, makes it work."""
+    there = repository(tmp_path / "there")
+    git(there, "config", "uploadpack.allowFilter", "true")
+    git(there, "config", "uploadpack.allowAnySHA1InWant", "true")
+    here = tmp_path / "here"
+    git(tmp_path, "clone", "-q", f"--filter={kind}", f"file://{there}", str(here))
+
+    async def files_of_one() -> str:
+        async with temporary_worktree(here, "origin/main~1", tmp_path / "home") as place:
+            return (place / "a.py").read_text()
+
+    with pytest.raises(UsageError, match="partial clone") as raised:
+        asyncio.run(files_of_one())
+    advice = re.search(r"git -C (\S+) (fetch .*), and", str(raised.value))
+    assert advice is not None
+    assert Path(advice[1]) == here
+    git(here, *advice[2].split())
+    assert asyncio.run(files_of_one()) == "def one(): ...\n"
+
+
+def test_another_failure_in_a_partial_clone_has_no_such_advice(tmp_path: Path) -> None:
+    """A name that no commit has is no missing object."""
+    there = repository(tmp_path / "there")
+    git(there, "config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "-q", "--filter=blob:none", f"file://{there}", str(tmp_path / "here"))
+    with pytest.raises(UsageError) as raised:
+        asyncio.run(commits_in(tmp_path / "here", "nowhere..HEAD"))
+    assert "partial" not in str(raised.value)

@@ -144,7 +144,6 @@ def test_what_is_on_no_list_is_found_by_what_it_is(tmp_path: Path, change: str, 
         "mkdir -p pkg/__pycache__; echo > pkg/__pycache__/types.cpython-311.pyc",
         "mkdir -p .venv/lib/python3.11; echo > .venv/lib/python3.11/random.py",
         "echo > ls",
-        "mkdir -p node_modules/.bin; echo > node_modules/.bin/git; chmod +x node_modules/.bin/git",
         "echo > mytool; chmod +x mytool",
         "mkdir -p .pytest_cache/v; echo > .pytest_cache/v/x; echo > .gitignore",
         "mkdir src; echo > src/hidden.py; mkdir src/.x; echo > src/.x/y",
@@ -152,9 +151,7 @@ def test_what_is_on_no_list_is_found_by_what_it_is(tmp_path: Path, change: str, 
     ],
 )
 def test_what_nobody_runs_is_not_reported(tmp_path: Path, change: str) -> None:
-    """A module of a package, a file that is not executable, programs of dependencies, caches, hidden files
-    deeper down.
-    """
+    """A module of a package, a file that is not executable, caches, hidden files deeper down."""
     assert told(tmp_path, change) == ""
 
 
@@ -176,3 +173,37 @@ def test_a_mode_that_is_taken_away_is_no_news(tmp_path: Path) -> None:
     place.chmod(place.stat().st_mode | stat.S_IXUSR)
     assert told(tmp_path, "chmod -x ls") == ""
     assert "ls (" in told(tmp_path, "chmod +x ls")
+
+
+KINDS = {
+    "unchecked bytecode": "python3 -c \"import py_compile as p; p.compile('m.py', invalidation_mode=p.PycInvalidationMode.UNCHECKED_HASH)\"",
+    "bytecode without a source": "python3 -c \"import py_compile as p; p.compile('m.py', cfile='n.pyc')\"",
+    "a program of an environment": "echo x > .venv/bin/python; chmod +x .venv/bin/python",
+    "a program of an inner environment": "mkdir -p a/.venv/bin; echo x > a/.venv/bin/pip; chmod +x a/.venv/bin/pip",
+    "a program of packages": "mkdir -p node_modules/.bin; ln -s ../x node_modules/.bin/eslint",
+    "settings without a dot": "echo x > matplotlibrc",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_what_interpreters_run_is_known_by_its_kind(what: str, tmp_path: Path) -> None:
+    """Programs in an environment's folders and bytecode that is not compared with a source are noticed, whatever
+    their names.
+    """
+    (tmp_path / "m.py").write_text("x = 1\n")
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    watch = AutorunWatch(str(tmp_path))
+    before = watch.look()
+    subprocess.run(["bash", "-ec", KINDS[what]], cwd=tmp_path, check=True)
+    assert watch.changes(before, watch.look()) != []
+
+
+def test_bytecode_that_is_compared_is_no_news(tmp_path: Path) -> None:
+    """What Python writes by itself when it imports a module is not named."""
+    (tmp_path / "m.py").write_text("x = 1\n")
+    watch = AutorunWatch(str(tmp_path))
+    before = watch.look()
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    subprocess.run(["python3", "-c", "import m"], cwd=tmp_path, env=env, check=True)
+    assert [*tmp_path.glob("__pycache__/*.pyc")]
+    assert watch.changes(before, watch.look()) == []

@@ -5,6 +5,7 @@ run themselves.
 import asyncio
 import os
 import socket
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -176,7 +177,10 @@ def test_ordinary_files_have_no_such_word(tmp_path: Path) -> None:
 
 
 PLANTED = {
-    "a nested repository": ("git init -q sub", "sub/.git/config"),
+    "settings of a nested repository": (
+        "git init -q sub; git -C sub config core.fsmonitor x",
+        "sub/.git/config",
+    ),
     "a commondir": (
         "mkdir -p x/.git && echo ref: refs/heads/m > x/.git/HEAD && echo ../y > x/.git/commondir",
         "x/.git/commondir",
@@ -189,7 +193,7 @@ PLANTED = {
         "git init -q --template= h && mkdir h/.git/hooks && echo x > h/.git/hooks/pre-commit",
         "h/.git/hooks/pre-commit",
     ),
-    "a bare repository": ("git init -q --bare b", "b/config"),
+    "settings of a bare repository": ("git init -q --bare b; git -C b config core.pager x", "b/config"),
     "a file that says where": ("mkdir w && echo gitdir: ../b > w/.git", "w/.git"),
     "a moved conftest": ("mkdir t && echo x > t/c && mv t/c t/conftest.py", "t/conftest.py"),
 }
@@ -212,7 +216,8 @@ def test_what_settings_of_a_repository_include_is_told(tmp_path: Path) -> None:
         "git init -q r && git -C r config include.path ../../notes && git -C r config core.hooksPath "
         "tools/h && mkdir -p r/tools/h"
     )
-    shell(tmp_path, "S0", prepared)
+    # A person's settings: those of a command would be put back.
+    subprocess.run(["bash", "-c", prepared], cwd=tmp_path, check=True)
     assert "notes (the settings of a repository include it)" in str(
         shell(tmp_path, "S0", "echo x > notes")["note"]
     )

@@ -347,7 +347,6 @@ git submodule foreach --recursive "curl x"
 busybox sh -c "curl x"
 nohup sh -c 'curl x' &
 stdbuf -oL curl x
-command -v curl
 echo x | xargs -I{} sh -c 'curl {}'
 printf 'curl x' | sh
 sh <(curl x)

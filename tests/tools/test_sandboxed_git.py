@@ -12,65 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from git_commands import git, launched, make_repository, needs, run
 from waits import PATIENCE_S
 
 from kestrel_lab.tools.sandbox.autorun_watch import AutorunWatch
-from kestrel_lab.tools.sandbox.canary import probe_level
-from kestrel_lab.tools.sandbox.command_lines import launch_for
+from kestrel_lab.tools.sandbox.gitdir.private_gitdir import PREFIX, PrivateGit, mounted_names, remove_tree
 from kestrel_lab.tools.sandbox.launcher_client import Launch
-from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.sandbox.private_gitdir import PREFIX, PrivateGit, mounted_names, remove_tree
-from kestrel_lab.tools.shell.environment import clean_environment
-from kestrel_lab.tools.shell.process import ProcessEnd, run_launched
+from kestrel_lab.tools.shell.process import run_launched
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
-
-ME = {f"GIT_{who}_{what}": "a@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-
-
-def needs(level: str) -> Level:
-    """The level, or a skip where it cannot be had."""
-    if problem := probe_level(Level[level], Sandbox()):
-        pytest.skip(problem)
-    return Level[level]
-
-
-def git(root: Path, *words: str, check: bool = True) -> str:
-    """Git as a person runs it, with all that it obeys."""
-    done = subprocess.run(
-        ["git", *words], cwd=root, env=os.environ | ME, capture_output=True, text=True, check=check
-    )
-    return done.stdout
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A repository with one commit, and beside it a file that a planted program would make."""
-    root = tmp_path / "work"
-    root.mkdir()
-    git(root, "init", "-q", "-b", "main")
-    (root / "f").write_text("one\n")
-    git(root, "add", "f")
-    git(root, "commit", "-qm", "one")
-    return root
-
-
-def launched(level: Level, root: Path, command: str) -> Launch:
-    """How a command is started at a level."""
-    return launch_for(
-        level, ["bash", "-c", command], workspace=root, env=clean_environment() | ME, sandbox=Sandbox()
-    )
-
-
-def run(launch: Launch) -> tuple[ProcessEnd, str]:
-    """It, to its end, and what it wrote."""
-    pieces: list[bytes] = []
-    ended = asyncio.run(
-        run_launched(
-            launch, stdout=lambda piece: not pieces.append(piece), stderr=lambda _: True, timeout_s=PATIENCE_S
-        )
-    )
-    return ended, b"".join(pieces).decode()
+    return make_repository(tmp_path / "work")
 
 
 WORK = (
@@ -113,7 +69,7 @@ PLANTS = {
     "other settings": "cp -r .git alt; echo ../alt > .git/commondir; " + PROGRAM.format("alt/config"),
     "inside of it": "mkdir .git/alt; cp -r .git/refs .git/objects .git/alt; echo alt > .git/commondir; "
     + PROGRAM.format(".git/alt/config"),
-    "of a worktree": "git config extensions.worktreeConfig true; " + PROGRAM.format(".git/config.worktree"),
+    "of a worktree": PROGRAM.format(".git/config.worktree") + "; git config extensions.worktreeConfig true",
     "moved away": "mv .git old; mkdir .git; cp -r old/* .git; " + PROGRAM.format(".git/config"),
     "a hook": "mkdir -p .git/hooks; printf '#!/bin/sh\\ntouch ../ran\\n' > .git/hooks/post-index-change; "
     "chmod +x .git/hooks/*",
@@ -137,7 +93,8 @@ def test_nothing_planted_runs_outside(level: str, plant: str, hooks: bool, repos
     git(repository, "status", check=plant != "a linked index")
     git(repository, "commit", "-qam", "x", "--allow-empty", check=plant != "a linked index")
     assert not (repository.parent / "ran").exists()
-    assert (repository / ".git/config").read_text() == before
+    # That a worktree may have settings of its own is a setting of git's plain work.
+    assert (repository / ".git/config").read_text().partition("[extensions]")[0] == before
     assert [
         entry.name
         for entry in os.scandir(repository / ".git")
@@ -146,13 +103,14 @@ def test_nothing_planted_runs_outside(level: str, plant: str, hooks: bool, repos
 
 
 def without_private_folder(launch: Launch) -> Launch:
-    """A mutant: the repository's own folder is mounted, and within it settings and hooks are guarded as
-    before.
+    """A mutant: the repository's own folder is mounted, within it settings and hooks are read-only, and nobody
+    looks afterwards.
     """
     ((real, private, _),) = launch.repositories
     return replace(
         launch,
         repositories=(),
+        watched="",
         sources=tuple(real if source == private else source for source in launch.sources),
     )
 
@@ -210,20 +168,20 @@ def test_both_sides_see_each_other_while_a_command_works(repository: Path) -> No
 
 def test_a_file_that_both_changed_stays_as_the_person_left_it(repository: Path) -> None:
     """What was changed on both sides is told, and the real file stands."""
-    (repository / ".git/ORIG_HEAD").write_text("old\n")
+    (repository / ".git/ORIG_HEAD").write_text(f"{0:040}\n")
     one = PrivateGit(
         str(repository / ".git"),
         str(repository / f".git/{PREFIX}x"),
         frozenset(mounted_names(str(repository / ".git"))),
     )
     one.make()
-    for place, text in ((Path(one.private), "command\n"), (repository / ".git", "person\n")):
+    for place, text in ((Path(one.private), f"{1:040}\n"), (repository / ".git", f"{2:040}\n")):
         (place / "new").write_text(text)
         (place / "new").rename(place / "ORIG_HEAD")
     (told,) = one.end()
     assert told.startswith("ORIG_HEAD of ")
     assert "at once" in told
-    assert (repository / ".git/ORIG_HEAD").read_text() == "person\n"
+    assert (repository / ".git/ORIG_HEAD").read_text() == f"{2:040}\n"
     assert [name for name in os.listdir(repository / ".git") if name.startswith(PREFIX)] == []
     remove_tree(one.rest)
 
@@ -257,7 +215,7 @@ def test_what_a_killed_keeper_left_is_carried_over(repository: Path) -> None:
     if os.fork() == 0:
         one = PrivateGit(str(gitdir), str(gitdir / f"{PREFIX}left"), frozenset())
         one.make()
-        (gitdir / f"{PREFIX}left/packed-refs").write_text("packed\n")
+        (gitdir / f"{PREFIX}left/packed-refs").write_text("# packed\n")
         os._exit(0)
     os.wait()
     assert not (gitdir / "packed-refs").exists()
@@ -265,79 +223,28 @@ def test_what_a_killed_keeper_left_is_carried_over(repository: Path) -> None:
     two.make()
     assert two.end() == []
     remove_tree(two.rest)
-    assert (gitdir / "packed-refs").read_text() == "packed\n"
+    assert (gitdir / "packed-refs").read_text() == "# packed\n"
     assert [name for name in os.listdir(gitdir) if name.startswith(PREFIX)] == []
 
 
 NEW = {
-    "init": ("git init -q sub", "sub/.git/config"),
-    "clone": ("git clone -q . deep/er/copy", "deep/er/copy/.git/config"),
-    "archive": (
-        "cp -r .git elsewhere; mkdir sub; cd sub; mv ../elsewhere .git; tar cf ../x .git; cd ..; rm -r "
-        "sub; mkdir s; tar xf x -C s",
-        "s/.git/config",
-    ),
-    "a file that names it": ("mkdir sub; echo 'gitdir: ../other' > sub/.git", "sub/.git"),
-    "a bare one": ("git init -q --bare sub", "sub/config"),
-    "a link": ("mkdir sub; ln -s ../.git sub/.git", "sub/.git"),
     "attributes": ("mkdir -p sub/x; echo '* filter=evil' > sub/x/.gitattributes", "sub/x/.gitattributes"),
     "modules": ("echo x > .gitmodules", ".gitmodules"),
-    "a hook": ("echo x > inner/.git/hooks/pre-commit", "inner/.git/hooks/pre-commit"),
-    "settings": ("echo '[alias]' >> inner/.git/config", "inner/.git/config"),
-    "settings with an old time": (
-        "echo '[alias]' >> inner/.git/config; touch -d 2001-01-01 inner/.git/config inner/.git inner .",
-        "inner/.git/config",
-    ),
-    "alternates": ("echo /x > .git/objects/info/alternates", ".git/objects/info/alternates"),
-    "a way to merge": (
-        "mkdir .git/rebase-merge; echo /tmp/evil > .git/rebase-merge/strategy",
-        ".git/rebase-merge/strategy",
-    ),
-    "a way to pick": (
-        "mkdir .git/sequencer; printf '[options]\n\tstrategy = evil\n' > .git/sequencer/opts",
-        ".git/sequencer/opts",
-    ),
-    "a link in the log": (
-        "mkdir -p .git/logs/refs; ln -sf /etc/passwd .git/logs/refs/stash",
-        ".git/logs/refs/stash",
-    ),
-    "a linked log": ("rm .git/logs/HEAD; ln -s ../../../.bashrc .git/logs/HEAD", ".git/logs/HEAD"),
-    "a linked folder of objects": ("ln -s ../../y .git/objects/zz", ".git/objects/zz"),
-    "a linked ref": ("ln -s /etc/passwd .git/refs/heads/x", ".git/refs/heads/x"),
-    "another object": (
-        "mkdir -p .git/refs/replace; git rev-parse HEAD > .git/refs/replace/$(git rev-parse HEAD^{tree})",
-        ".git/refs/replace/",
-    ),
-    "a file that is not looked at": ("git update-index --assume-unchanged f", "f, marked in .git/index"),
-    "a file that is skipped": ("git update-index --skip-worktree f", "f, marked in .git/index"),
-    "the same in another form": (
-        "git update-index --index-version 4 --assume-unchanged f",
-        "f, marked in .git/index",
-    ),
-    "the same in two parts": (
-        "git update-index --skip-worktree f; git update-index --split-index",
-        "f, marked in .git/",
-    ),
-    "what is ignored": ("echo '*' >> inner/.git/info/exclude", "inner/.git/info/exclude"),
-    "an old address": (
-        "mkdir inner/.git/remotes; echo 'URL: ext::x' > inner/.git/remotes/origin",
-        "inner/.git/remotes/origin",
-    ),
-    "a program in a rebase": (
-        "mkdir .git/rebase-merge; echo exec false > .git/rebase-merge/git-rebase-todo",
-        ".git/rebase-merge/git-rebase-todo",
-    ),
+    "a hook that the settings name": ("echo x > hooks/pre-commit", "hooks/pre-commit"),
+    "settings that the settings name": ("echo '[alias]' > more", "more"),
 }
 
 
 @pytest.mark.parametrize("level", ["S3", "S1", "S0"])
 @pytest.mark.parametrize("how", NEW)
-def test_new_repositories_are_told(level: str, how: str, repository: Path) -> None:
-    """What git will run or obey, new or changed in the workspace, is in the notes of the command that did it,
-    and of no other.
+def test_new_files_that_git_obeys_are_told(level: str, how: str, repository: Path) -> None:
+    """What git will run or obey outside of its folders, new or changed in the workspace, is in the notes of the
+    command that did it, and of no other.
     """
     held, (command, path) = needs(level), NEW[how]
-    git(repository, "init", "-q", "inner")
+    git(repository, "config", "core.hooksPath", "hooks")
+    git(repository, "config", "include.path", "../more")
+    (repository / "hooks").mkdir()
     quiet, _ = run(launched(held, repository, "echo x > y; mkdir z; git status --porcelain >/dev/null"))
     loud, _ = run(launched(held, repository, command))
     after, _ = run(launched(held, repository, "rm y"))
@@ -349,9 +256,7 @@ def test_new_repositories_are_told(level: str, how: str, repository: Path) -> No
 
 
 def test_a_look_that_trusts_times_of_writing_sees_nothing(repository: Path) -> None:
-    """The mutant: by the time of writing, which anybody can set, a folder that got a repository looks as
-    before.
-    """
+    """The mutant: by the time of writing, which anybody can set, a folder that got a file looks as before."""
 
     class ByWriting(AutorunWatch):
         def _folder(self, place: str, folders: Any, read: Any) -> Any:
@@ -365,10 +270,10 @@ def test_a_look_that_trusts_times_of_writing_sees_nothing(repository: Path) -> N
     os.utime(repository, ns=(0, 0))
     watches = [AutorunWatch(str(repository)), ByWriting(str(repository))]
     before = [watch.look() for watch in watches]
-    git(repository, "init", "-q", "inner")
+    (repository / "conftest.py").write_text("")
     os.utime(repository, ns=(0, 0))
     honest, mutant = (watch.changes(one, watch.look()) for watch, one in zip(watches, before, strict=True))
-    assert ("inner/.git/config" in honest[0], mutant) == (True, [])
+    assert ("conftest.py" in honest[0], mutant) == (True, [])
 
 
 def test_a_note_says_what_runs_a_file_also_while_another_command_is_at_work(repository: Path) -> None:

@@ -230,6 +230,8 @@ def _row(one: InstalledServer) -> tuple[str, ...]:
     return (one.server, one.package.pin, str(one.packages), state, str(one.folder))
 
 
+MOST_DESCRIBED = 4_000
+"""Characters of a tool's description that models are given: whoever approves a server sees all of them."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The server, as `kestrel mcp` lists it.")]
 
 
@@ -268,7 +270,7 @@ class CheckedText(TextView):
             says = f", says it {one.says}" if one.says else ""
             lines.append(
                 f"  {server.name}:{name}  {trust.danger.name}, {trust.effect}{says}  "
-                f"{one_line(one.description, 90)}"
+                f"{one_line(one.description, MOST_DESCRIBED)}"
             )
         lines += [f"  {name}: not offered: {why}" for name, why in checked.refused.items()]
         if self.done:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -16,16 +15,13 @@ from kestrel_lab.core.events.union import TrialLabelled
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.evals.labels.stored_labels import Label, check_label, record_label, stored_labels
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.views.csv_cells import LINE_END, original_text, spreadsheet_cell
 
 COLUMNS: Final = (
     *("run", "who", "value", "note", "rubric", "rubric_hash"),
     *("probability", "drawn", "seed", "frame", "repeat", "at"),
 )
 _SKIP: Final = "skip"
-_FORMULA: Final = re.compile(r"[=+\-@\t\r']")
-"""How a cell begins that a spreadsheet would compute (OWASP, CSV injection), or that is marked as text: it
-gets the mark for text, `'`, in front.
-"""
 _NAMED: Final = 8
 """Rows that an error names."""
 _Row = tuple[str, TrialLabelled, float | None]
@@ -40,9 +36,9 @@ def labels_csv(store: SessionStore, suite: str) -> str:
     if not labels:
         raise UsageError(no_labels(store, suite))
     text = io.StringIO(newline="")
-    table = csv.writer(text, lineterminator="\n")
+    table = csv.writer(text, lineterminator=LINE_END)
     table.writerow(COLUMNS)
-    table.writerows(map(_harmless, _cells(label)) for label in labels)
+    table.writerows([spreadsheet_cell(cell) for cell in _cells(label)] for label in labels)
     return text.getvalue()
 
 
@@ -102,17 +98,13 @@ def import_labels(store: SessionStore, suite: str, path: Path, runs: Iterable[st
     return len(new), len(rows) - len(new)
 
 
-def _cells(label: Label) -> list[str]:
+def _cells(label: Label) -> list[object]:
     said = label.said
     return [
         *(label.run, said.who, _value(said), said.note, said.rubric, said.rubric_hash),
-        *(repr(said.probability), str(said.drawn), str(said.seed), said.frame),
-        *(dumps(said.repeat), repr(label.at)),
+        *(said.probability, said.drawn, said.seed, said.frame),
+        *(dumps(said.repeat), label.at),
     ]
-
-
-def _harmless(cell: str) -> str:
-    return f"'{cell}" if _FORMULA.match(cell) else cell
 
 
 def _value(said: TrialLabelled) -> str:
@@ -149,11 +141,7 @@ def _read(path: Path, suite: str) -> dict[int, _Row]:
 def _parsed(read: Mapping[str, str], suite: str) -> _Row:
     if None in read or None in read.values():
         raise ValueError("it has more or fewer cells than there are headings")
-    # Exported cells that a spreadsheet would take for a formula have a quote before them.
-    cells = {
-        name: (cell[1:] if cell[:1] == "'" and _FORMULA.match(cell, 1) else cell)
-        for name, cell in read.items()
-    }
+    cells = {name: original_text(cell) for name, cell in read.items()}
     values = {"1": 1, "0": 0, _SKIP: None}
     if cells["value"].strip() not in values:
         raise ValueError(f"value is 1, 0 or {_SKIP}, not {cells['value']!r}")

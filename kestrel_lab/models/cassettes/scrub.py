@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import ModelError, UsageError
+from kestrel_lab.core.expressions.bounded_search import replace_in_time
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.redaction import KEY_LIKE, secret_values
 from kestrel_lab.core.sanitize import one_line
@@ -61,7 +62,12 @@ class Scrubber:
         text = _OWN.sub(
             lambda match: f"{match[1]} {VOLATILE}" if match[1] else VOLATILE, self.without_secrets(text)
         )
-        return text if self.volatile is None else self.volatile.sub(VOLATILE, text)
+        if self.volatile is None:
+            return text
+        try:
+            return replace_in_time(self.volatile, VOLATILE, text)
+        except TimeoutError as error:
+            raise ModelError(f"the recording cannot be compared: {error}") from error
 
     def without_secrets(self, text: str) -> str:
         """Return a text of an answer without secrets; everything else stays."""

@@ -241,8 +241,11 @@ class _Trace:
             self.read = self._first(self.files.below(workspace, path) for path in paths_of(self.call.args))
         if self.way == "watch":
             self.before = self.files.snapshot(workspace)
-            paths = [workspace.root / path for path in self.before.tainted if ".git" not in path.split("/")]
-            self.watch = OpenWatch(paths)
+            # Of what git keeps only its objects hold words; every command of git opens the rest.
+            held = {path: why for path, why in self.before.tainted.items() if ".git" not in path.split("/")}
+            held |= self.files.objects(workspace)
+            self.before = Snapshot(self.before.stamps, held, self.before.whole)
+            self.watch = OpenWatch(workspace.root / path for path in held)
 
     def tell_begin(self, also: Sequence[str] = ()) -> None:
         source = self.author or self.read or next(iter(self.before.tainted.values()), "")

@@ -30,7 +30,7 @@ from kestrel_lab.runtime.forks.past_files import FilesThen, files_at, in_git, na
 from kestrel_lab.tools.files.snapshots import Entry, Snapshot, SnapshotStore
 from kestrel_lab.tools.files.workspace_recorder import DEPENDENCIES
 from kestrel_lab.tools.kernel.live_kernel import live_shell
-from kestrel_lab.tools.sandbox.private_gitdir import remove_tree
+from kestrel_lab.tools.sandbox.gitdir.private_gitdir import remove_tree
 
 FOLDER: Final = "forks"
 """Under the home: a folder for each fork that has a copy, named after the run."""

@@ -27,7 +27,9 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.log_files import is_open_here, open_no_log
-from kestrel_lab.runtime.security.word_runs import MOST_BYTES, Sketch, word_runs
+from kestrel_lab.runtime.security.file_readings import MOST_BYTES
+from kestrel_lab.runtime.security.git_taint import GitObjects
+from kestrel_lab.runtime.security.word_runs import Sketch, word_runs
 from kestrel_lab.tools.files.directory_walk import SIZE, stamp_of
 from kestrel_lab.tools.files.fingerprints import is_fresh
 from kestrel_lab.tools.files.workspace import SKIPPED, Workspace
@@ -139,6 +141,7 @@ class FileTaint:
     _hashes: dict[tuple[int, ...], str] = field(default_factory=dict)
     _texts: dict[tuple[int, ...], array[int]] = field(default_factory=dict)
     """By stamp of a file, the runs of words in it: packed, since a set takes fifteen times as much memory."""
+    _git: GitObjects = field(default_factory=GitObjects)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -308,11 +311,14 @@ class FileTaint:
     def _made_of(self, place: Path, status: os.stat_result) -> str:
         """Return the source of a file changed later: the first content with enough of its words."""
         runs = self._word_runs(place, status)
+        return self._source_of_runs(runs, status.st_ctime_ns)
+
+    def _source_of_runs(self, runs: Collection[int], changed_ns: int) -> str:
         with self._lock:
             common = Counter(number for run in runs for number in self._runs.get(run, ()))
             for number in sorted(common):
                 one = self._written[number]
-                vouched = one.content in self._trusted or status.st_ctime_ns < one.began_ns
+                vouched = one.content in self._trusted or changed_ns < one.began_ns
                 if not vouched and one.sketch.is_source_of(runs, common[number]):
                     return one.source
         return ""
@@ -394,6 +400,17 @@ class FileTaint:
                 tainted[path.removeprefix(base)] = source
         return Snapshot(found.stamps, tainted)
 
+    def objects(self, workspace: Workspace) -> dict[str, str]:
+        """Return the files in which the workspace's repositories keep tainted content, by path."""
+        root = str(workspace.root)
+        return self._git.tainted(
+            root,
+            self._since_ns,
+            self._contents,
+            lambda path: self.source(root, path),
+            lambda text, changed_ns: self._source_of_runs(word_runs(text), changed_ns),
+        )
+
     def stamps(self, workspace: Workspace, *, everything: bool = False, most: int = MOST_ENTRIES) -> Snapshot:
         """Return the stamps of all files; with `everything` also in folders that are not searched.
 
@@ -443,13 +460,14 @@ class FileTaint:
             return known
         try:
             with os.fdopen(open_no_log(place), "rb") as file:
-                text = file.read(MOST_BYTES if status.st_size <= MOST_BYTES else MOST_BYTES // 2)
+                # Of a long file half at each end.
+                parts = [file.read(MOST_BYTES if status.st_size <= MOST_BYTES else MOST_BYTES // 2)]
                 if status.st_size > MOST_BYTES:
                     file.seek(-MOST_BYTES // 2, os.SEEK_END)
-                    text += b"\n" + file.read(MOST_BYTES // 2)
+                    parts.append(file.read(MOST_BYTES // 2))
         except OSError:
             return frozenset()
-        runs = word_runs(text)
+        runs = word_runs(*parts)
         if not is_fresh(stamp):
             if len(self._texts) > _MOST_TEXTS:
                 self._texts.clear()

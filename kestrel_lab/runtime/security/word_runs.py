@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
 
-MOST_BYTES = 1 << 18
-"""Bytes of a file that are looked at, half of them at each end."""
+from kestrel_lab.runtime.security.file_readings import readings
+
 _KEPT = 64
 """Runs in a sketch; a text of fewer is known whole."""
 _RUN = 3
@@ -25,14 +25,17 @@ _WORD = re.compile(r"[^\W぀-鿿가-힣]+|[぀-鿿가-힣]")
 """A word; in scripts that have no blanks between words, a sign."""
 
 
-def word_runs(content: bytes) -> frozenset[int]:
-    """Return hashes of all runs of three words, ignoring case and separators; empty for what is not text."""
-    # Like git's test for a binary file.
-    if b"\0" in content[:8_192]:
-        return frozenset()
-    words = _WORD.findall(content.decode("utf-8", "ignore").casefold())
-    runs = zip(*(words[start:] for start in range(_RUN)), strict=False)
-    return frozenset([zlib.crc32(" ".join(run).encode()) for run in runs])
+def word_runs(*parts: bytes) -> frozenset[int]:
+    """Return hashes of all runs of three words in the texts of a file, or of parts of it, ignoring case and
+    separators; see `file_readings`.
+    """
+    found = set[int]()
+    for part in parts:
+        for text in readings(part):
+            words = _WORD.findall(text.casefold())
+            runs = zip(*(words[start:] for start in range(_RUN)), strict=False)
+            found.update(zlib.crc32(" ".join(run).encode()) for run in runs)
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)

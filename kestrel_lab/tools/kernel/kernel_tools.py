@@ -19,7 +19,7 @@ from kestrel_lab.tools.kernel.inspection import inspect_name, variable_lines
 from kestrel_lab.tools.kernel.live_kernel import ExecutionResult, LiveKernel, kernel_of, live_shell
 from kestrel_lab.tools.kernel.own_kernel import Kernels, OwnKernel
 from kestrel_lab.tools.kernel.variables import user_variables
-from kestrel_lab.tools.sandbox.autorun_watch import autorun_watch
+from kestrel_lab.tools.sandbox.command_watch import CommandWatch
 from kestrel_lab.tools.tool import CodeContext, DryRun, Tool, ToolContext
 
 GROUP = "kernel"
@@ -196,7 +196,7 @@ async def run_live(
 
 
 async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolContext) -> str:
-    watch = autorun_watch(str(ctx.workspace.root))
+    watch = CommandWatch.of(str(ctx.workspace.root))
     before = await asyncio.to_thread(watch.look)
     try:
         ran = await asyncio.to_thread(kernel.execute, code)
@@ -205,7 +205,7 @@ async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolCo
         raise
     note = new_kernel_notice(about, kernel.id)
     _record(ran, kernel.id, about, ctx)
-    return checked_text(ran, note, watch.changes(before, await asyncio.to_thread(watch.look)))
+    return checked_text(ran, note, await asyncio.to_thread(watch.settle, before))
 
 
 def _record(ran: ExecutionResult, kernel: str, about: CodeContext, ctx: ToolContext, code: str = "") -> None:

@@ -16,6 +16,8 @@ _LIST = Path(__file__).with_name("autorun_files.txt")
 _SIGNS = re.compile(r"[*?]")
 _HIDDEN = "it is hidden, and programs that work here may obey it"
 _SHADOWS = "Python imports it in place of the module {} when a program is started here"
+_SETTINGS = re.compile(r"[a-z]\w{4,}rc")
+"""The name of a file of settings without a dot before it, such as `matplotlibrc`."""
 _MODULE = re.compile(r"(\w+)(?:\.[\w-]+)?\.(?:py|pyw|pyc|so|pyd)")
 _NO_MODULES = frozenset(
     [
@@ -57,6 +59,8 @@ def generic_reason(path: str) -> str:
         return ""
     if parts[0].startswith(".") and not _patterns().harmless(path.casefold()):
         return _HIDDEN
+    if _SETTINGS.fullmatch(parts[-1]):
+        return "a program that starts here reads its settings from it"
     if len(parts) == 1 and (module := shadowed_module(parts[0], installed=True)):
         return _SHADOWS.format(module)
     if len(parts) == 2 and parts[1].startswith("__init__.") and parts[0] in _module_names():
@@ -74,6 +78,20 @@ def shadowed_module(name: str, *, installed: bool) -> str:
 def shadows(module: str) -> str:
     """Return the reason for a file in the place of a module."""
     return _SHADOWS.format(module)
+
+
+def unchecked_bytecode(path: str) -> str:
+    """Return why Python runs bytecode without comparing it with its source; empty if it compares."""
+    if os.path.basename(os.path.dirname(path)) != "__pycache__":
+        return "Python imports it in place of a source"
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            flags = int.from_bytes(file.read(8)[4:], "little")
+    except OSError:
+        return ""
+    # PEP 552: bit 0 for a hash in place of a time, bit 1 for one that is compared.
+    return "Python runs it without a look at its source" if flags & 3 == 1 else ""
 
 
 def is_program_folder(folder: str, root: str) -> bool:

@@ -16,15 +16,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from kestrel_lab.tools.files.workspace import SKIPPED
-from kestrel_lab.tools.sandbox.autorun_git import BARE, LINKS, files_git_runs, hidden_changes, is_state
+from kestrel_lab.tools.sandbox.autorun_git import files_git_runs
 from kestrel_lab.tools.sandbox.autorun_list import (
     autorun_reason,
     is_program_folder,
-    names_in,
     program_reason,
     shadowed_module,
     shadows,
+    unchecked_bytecode,
 )
+from kestrel_lab.tools.sandbox.gitdir.git_guard import BARE
 
 MOST_FOLDERS = 20_000
 """Most folders of a workspace that are watched."""
@@ -69,10 +70,8 @@ class AutorunWatch:
     full: bool = False
     """True if the workspace has more folders than are watched."""
     _known: dict[str, _Folder] = field(default_factory=dict)
-    _linked: dict[str, _Folder] = field(default_factory=dict)
-    """The same of folders of repositories in which only links are looked for."""
-    _indexes: dict[str, tuple[tuple[int, ...], dict[str, str]]] = field(default_factory=dict)
-    """By path of an index, what it was when it was read, and the files that it hides."""
+    gitdirs: tuple[str, ...] = ()
+    """The git folders, and files and links named `.git`, of the last reading."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -86,7 +85,7 @@ class AutorunWatch:
         with self._lock:
             found: Marks = {}
             seen: dict[str, _Folder] = {}
-            linked: dict[str, _Folder] = {}
+            gitdirs: list[str] = []
             todo = [self.root]
             self.full = False
             while todo:
@@ -105,40 +104,9 @@ class AutorunWatch:
                 for gitdir in folder.gitdirs:
                     for file, who in files_git_runs(gitdir, self.root):
                         _note(found, file, who)
-                    self._look_at_links(gitdir, found, linked)
-                    self._look_at_index(gitdir, found)
-            self._known, self._linked = seen, linked
+                gitdirs += folder.gitdirs
+            self._known, self.gitdirs = seen, tuple(gitdirs)
             return found
-
-    def _look_at_links(self, gitdir: str, found: Marks, linked: dict[str, _Folder]) -> None:
-        """Record links in git folders where git makes none: git would write where they lead."""
-        todo = [f"{gitdir}/{name}" for name in LINKS if not os.path.islink(f"{gitdir}/{name}")]
-        while todo and len(linked) < MOST_FOLDERS:
-            place = todo.pop()
-            if (folder := self._folder(place, self._linked, _read_links)) is not None:
-                linked[place] = folder
-                todo += folder.inner
-                for file, who in folder.files:
-                    _note(found, file, who)
-
-    def _look_at_index(self, gitdir: str, found: Marks) -> None:
-        """Record files whose changes the index hides from git."""
-        for name in ("index", *(one for one in names_in(gitdir) if one.startswith("sharedindex."))):
-            place = f"{gitdir}/{name}"
-            try:
-                status = os.lstat(place)
-            except OSError:
-                continue
-            stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-            if self._indexes.get(place, ((), {}))[0] != stamp:
-                self._indexes[place] = (stamp, hidden_changes(place))
-            for file, who in self._indexes[place][1].items():
-                found[f"{os.path.dirname(gitdir)}/{file}, marked in {os.path.relpath(place, self.root)}"] = (
-                    who,
-                    0,
-                    0,
-                    0,
-                )
 
     def changes(self, before: Marks, after: Marks) -> list[str]:
         """Return notes on what changed between two readings."""
@@ -186,10 +154,7 @@ def _note(found: Marks, file: str, who: str, *, executable: bool = False) -> Non
         return
     if executable and not (stat.S_ISLNK(mark.st_mode) or mark.st_mode & 0o111):
         return
-    # A file of git's state is carried over from the private folder by a hard link, which changes its ctime.
-    if is_state(file):
-        found[file] = (who, mark.st_ino, mark.st_mtime_ns, mark.st_size)
-    elif not stat.S_ISDIR(mark.st_mode):
+    if not stat.S_ISDIR(mark.st_mode):
         # By ctime, which no command can set back.
         found[file] = (who, mark.st_ino, mark.st_ctime_ns, mark.st_size)
 
@@ -202,16 +167,21 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
     # Files below `node_modules`, caches and the like come from installers, not from the agent's commands.
     own = SKIPPED.isdisjoint(os.path.relpath(place, root).split("/"))
     runs_programs = own and is_program_folder(place, root)
+    # An interpreter or a package manager runs what is there by its name alone, also below `.venv`.
+    installed_programs = not own and is_program_folder(place, root)
     runs_scripts = own and "__init__.py" not in names
     for entry in found:
         if entry.name.lower() == ".git":
             gitdirs.append(entry.path)
         elif entry.is_dir(follow_symlinks=False):
             inner.append(entry.path)
-        elif who := autorun_reason(os.path.relpath(entry.path, root)) or (
-            _script_beside(entry.name) if runs_scripts else ""
-        ):
+        elif (
+            who := autorun_reason(os.path.relpath(entry.path, root))
+            or (_script_beside(entry.name) if runs_scripts else "")
+        ) or (entry.name.endswith(".pyc") and (who := unchecked_bytecode(entry.path))):
             files.append((entry.path, who))
+        elif installed_programs:
+            programs.append((entry.path, "it is a program that an environment runs by its name"))
         elif runs_programs and (who := program_reason(place, entry.name)):
             programs.append((entry.path, who))
     # A bare repository: git takes a folder with these names for one, wherever it is.
@@ -224,18 +194,3 @@ def _script_beside(name: str) -> str:
     """Return why a file next to scripts runs with them: they import it instead of a standard module."""
     module = shadowed_module(name, installed=False)
     return shadows(module) if module else ""
-
-
-def _read_links(place: str, root: str, changed: tuple[int, int]) -> _Folder:
-    """Read a folder of objects, refs or logs: links, and refs that replace objects."""
-    inner, files = [], []
-    replaces = place.endswith("/refs/replace")
-    with os.scandir(place) as entries:
-        for entry in entries:
-            if entry.is_symlink():
-                files.append((entry.path, f"what git writes there is written to {os.readlink(entry.path)}"))
-            elif entry.is_dir(follow_symlinks=False):
-                inner.append(entry.path)
-            elif replaces:
-                files.append((entry.path, "git reads another object in place of the one that it names"))
-    return _Folder(changed, tuple(inner), tuple(files), (), ())

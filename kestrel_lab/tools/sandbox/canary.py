@@ -59,8 +59,8 @@ tried("settings of the kernel", lambda: sets("/proc/self/comm", "/proc/sys/kerne
 "/proc/sysrq-trigger",
     "/sys/kernel/uevent_helper", "/sys/power/state", "/sys/kernel/mm/transparent_hugepage/enabled"))
 tried("link of a worktree", lambda: open(linked).read())
-for name, text in ((".git/commondir", "../other"), (".git/config", "[core]"), (".git/hooks/post-commit", \
-"true")):
+for name, text in ((".git/commondir", "../other"), (".git/config", "[core]fsmonitor=x"), \
+    (".git/hooks/post-commit", "true")):
     tried("", lambda: os.makedirs(os.path.dirname(name), exist_ok=True) or open(name, "w").write(text) and \
 False)
 open("written", "w").write("yes")

@@ -12,6 +12,7 @@ from pathlib import Path
 from kestrel_lab.host.log_files import is_log, open_folders
 from kestrel_lab.host.programs import find_program
 from kestrel_lab.tools.files.workspace import settings_in
+from kestrel_lab.tools.sandbox.gitdir.private_gitdir import LIVE, PREFIX, mounted_names
 from kestrel_lab.tools.sandbox.landlock import TRUNCATES, Access, landlock_version
 from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.launcher_process import FILTER_FD, SOURCE_FD
@@ -31,7 +32,6 @@ from kestrel_lab.tools.sandbox.mounts import (
     python_folders,
     secret_places,
 )
-from kestrel_lab.tools.sandbox.private_gitdir import LIVE, PREFIX, mounted_names
 from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
 
 HOME = "/tmp/home"  # of the sandbox, which has a /tmp of its own  # noqa: S108

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from kestrel_lab.tools.sandbox import landlock
-from kestrel_lab.tools.sandbox.private_gitdir import PrivateGit, remove_tree
+from kestrel_lab.tools.sandbox.gitdir.private_gitdir import PrivateGit, remove_tree
 
 CONTROL_FD = 3
 FILTER_FD = 3

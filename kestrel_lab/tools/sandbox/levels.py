@@ -38,7 +38,7 @@ _MEANING = {
     "sees other processes, "
     "can change modes and times of its user's files, can read a .kestrel folder of others that lies in "
     "the workspace, can change what git "
-    "obeys there, which is reported, and has no shared memory",
+    "obeys there until it ends, and has no shared memory",
     Level.S2: "bubblewrap, the machine read-only: home, keys and other processes are hidden, the workspace "
     "is writable",
     Level.S3: "bubblewrap, nothing but programs and the workspace: home, keys and other processes do not "

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from kestrel_lab.tools.sandbox.autorun_watch import AutorunWatch, Marks, autorun_watch
+from kestrel_lab.tools.sandbox.command_watch import CommandWatch
 from kestrel_lab.tools.sandbox.launcher_client import (
     Launch,
     Overgrown,
@@ -90,16 +90,16 @@ async def run_launched(
 
     if not launch.watched:
         return await _follow(begin, stdout, stderr, timeout_s)
-    watch = autorun_watch(launch.watched)
-    before = await _read_marks(watch)
-    ended = await _follow(begin, stdout, stderr, timeout_s)
-    found = watch.changes(before, await _read_marks(watch))
-    return replace(ended, notes=(*ended.notes, *found))
-
-
-async def _read_marks(watch: AutorunWatch) -> Marks:
-    """Read without blocking the event loop; directly if that is faster than starting a thread."""
-    return watch.look() if watch.quick else await asyncio.to_thread(watch.look)
+    watch = CommandWatch.of(launch.watched, [real for real, _, _ in launch.repositories])
+    # Directly if that is faster than starting a thread.
+    before = watch.look() if watch.quick else await asyncio.to_thread(watch.look)
+    notes: list[str] = []
+    try:
+        ended = await _follow(begin, stdout, stderr, timeout_s)
+    finally:
+        # A command that was cancelled has written, too.
+        notes += watch.settle(before) if watch.quick else await asyncio.to_thread(watch.settle, before)
+    return replace(ended, notes=(*ended.notes, *notes))
 
 
 class RunningProcess(Protocol):

@@ -345,7 +345,7 @@ def by_path(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             blind,
-            lambda harness: (harness.run(bash("base64 summary.md > n.md")), harness.obeys(read("n.md")))[1],
+            lambda harness: (harness.run(bash("rev summary.md > n.md")), harness.obeys(read("n.md")))[1],
         ),
         (forgets, lambda harness: harness.obeys(read("summary.md"))),
         (

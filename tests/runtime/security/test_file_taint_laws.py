@@ -392,7 +392,7 @@ def test_an_edit_leaves_a_file_tainted(home: Home, how: str, moved: bool) -> Non
         "Everybody should read this book. It tells of an old custom of my home town, and why nobody "
         "sends letters.\n",
         "import os\nimport sys\n\nprint(os.getcwd(), sys.argv)\n",
-        "\0binary " + TEXT,
+        "\0\1\2binary\3" * 50,
     ],
 )
 def test_another_text_is_the_persons(home: Home, text: str) -> None:

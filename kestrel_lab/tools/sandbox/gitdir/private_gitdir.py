@@ -2,10 +2,11 @@
 
 Git replaces its files by renaming, so the folder itself has to be writable, and in a writable folder anything
 can be made: a `commondir` that leads to other settings, hooks where there were none. A command therefore gets
-a private folder in the place of the repository's. Objects, refs and logs are the real ones. Index, HEAD and
-the like are hard links, carried over in both directions while the command works, by name and only as regular
-files. Whatever else is there can only be read, and whatever else is made stays in the private folder and is
-gone with it.
+a private folder in the place of the repository's. Objects, refs and logs are the real ones, and so are the
+folders of submodules and worktrees. Index, HEAD and the like are hard links, settings are copies; both are
+carried over in both directions while the command works, if `git_grammar` says that git's plain work writes
+them like that. Whatever else is there can only be read, and whatever else is made stays in the private folder
+and is gone with it.
 """
 
 from __future__ import annotations
@@ -21,18 +22,24 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from kestrel_lab.tools.sandbox.gitdir.git_grammar import STATE_FOLDERS, refusal
+from kestrel_lab.tools.sandbox.gitdir.refused_files import RefusedFiles, read_bounded
+
 PREFIX = "kestrel-"
 """Prefix of private folders. They are in the repository's folder so that files can be linked and renamed."""
-LIVE = ("objects", "refs", "logs")
-"""Folders that a command writes; git obeys nothing in them."""
+_GROWING = ("modules", "worktrees")
+"""Folders that git makes with the first submodule and worktree."""
+LIVE = ("objects", "refs", "logs", *_GROWING)
+"""Folders that a command writes; `git_guard` looks at them afterwards."""
 UNUSED = ("description",)
-_STATE = ("rebase-merge", "rebase-apply", "sequencer")
-"""Folders of a rebase or a series of picks that was interrupted."""
+_COPIED = ("config", "config.worktree")
+"""Files that are copied: a program could write through a link."""
+_INFO = "info"
 _KEPT = re.compile(
     r"index|sharedindex\.[0-9a-f]{40,64}|packed-refs|shallow|(?:[A-Z]+_)*HEAD|[A-Z]+_(?:EDIT)?MSG|MERGE_(?:MODE|RR|AUTOSTASH)|AUTO_MERGE|BISECT_[A-Z_]+",
     re.ASCII,
 )
-"""Files in the folder that record the state of the work. Git neither runs nor obeys any of them."""
+"""Files in the folder that record the state of the work."""
 _PASSING = re.compile(
     r".*\.(?:lock|tmp|new|pid|log)|(?:index|next-index|tmp|gc)[-_.].*|\.tmp.*|kestrel-.*|[A-Z_]+\.patch",
     re.ASCII,
@@ -55,7 +62,9 @@ def mounted_names(gitdir: str) -> Iterator[str]:
     What a mount would show nothing of is left out: each takes time.
     """
     for entry in os.scandir(gitdir):
-        if is_carried_over(entry.name) or _PASSING.fullmatch(entry.name) or entry.name in UNUSED:
+        if is_carried_over(entry.name) or _is_copied(entry.name) or entry.name in UNUSED:
+            continue
+        if _PASSING.fullmatch(entry.name):
             continue
         folder, file = entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False)
         if file or (
@@ -67,7 +76,11 @@ def mounted_names(gitdir: str) -> Iterator[str]:
 
 def is_carried_over(name: str) -> bool:
     """Return whether what has that name in a repository's folder is carried over, and not mounted."""
-    return name in _STATE or _KEPT.fullmatch(name) is not None
+    return name in STATE_FOLDERS or _KEPT.fullmatch(name) is not None
+
+
+def _is_copied(name: str) -> bool:
+    return name in _COPIED or name == _INFO
 
 
 @dataclass(slots=True)
@@ -81,6 +94,8 @@ class PrivateGit:
     marks: dict[str, tuple[_Mark | None, _Mark | None]] = field(default_factory=dict)
     """Of each file both sides have: the private and the real one when they were last the same."""
     both: set[str] = field(default_factory=set)
+    refused: dict[str, tuple[_Mark | None, str]] = field(default_factory=dict)
+    """By name, what is not carried over, and why."""
     rest: str = ""
     """The path of the folder after `end`."""
 
@@ -113,12 +128,39 @@ class PrivateGit:
         inside = f"{self.private}/{entry.name}"
         if entry.is_symlink():
             os.symlink(os.readlink(entry.path), inside)
-        elif entry.name in _STATE and entry.is_dir():
+        elif entry.name in STATE_FOLDERS and entry.is_dir():
             _link_tree(entry.path, inside)
+        elif entry.name == _INFO and entry.is_dir():
+            os.mkdir(inside)
+            for name in os.listdir(entry.path):
+                self._copy(f"{_INFO}/{name}")
+        elif entry.name in _COPIED:
+            self._copy(entry.name)
         elif is_carried_over(entry.name) and entry.is_file():
             outside = _mark(entry.path)
             _transfer(entry.path, inside)
             self.marks[entry.name] = (_mark(inside), outside)
+
+    def _copy(self, name: str) -> None:
+        if (outside := _mark(f"{self.real}/{name}")) is not None:
+            shutil.copyfile(f"{self.real}/{name}", f"{self.private}/{name}", follow_symlinks=False)
+            self.marks[name] = (_mark(f"{self.private}/{name}"), outside)
+
+    def _is_refused(self, name: str, mine: _Mark | None) -> bool:
+        """Return whether the command's change of a file is not carried over, and record why."""
+        seen = self.refused.get(name)
+        if seen is not None and seen[0] == mine and mine is not None:
+            return True
+        inside = f"{self.private}/{name}"
+        if mine is None and os.path.lexists(inside):
+            reason = "git makes only regular files there"
+        else:
+            reason = refusal(name, read_bounded(f"{self.real}/{name}"), read_bounded(inside))
+        if reason:
+            self.refused[name] = (mine, reason)
+        else:
+            self.refused.pop(name, None)
+        return bool(reason)
 
     def carry(self, *, force: bool = False) -> bool:
         """Copy files that changed on one side to the other. Return whether all were copied; locks of git may
@@ -131,8 +173,8 @@ class PrivateGit:
         done = True
         for name in {
             *self.marks,
-            *filter(_KEPT.fullmatch, os.listdir(self.private)),
-            *filter(_KEPT.fullmatch, os.listdir(self.real)),
+            *_carried_names(self.private),
+            *_carried_names(self.real),
         }:
             inside, outside = f"{self.private}/{name}", f"{self.real}/{name}"
             mine, theirs = _mark(inside), _mark(outside)
@@ -142,7 +184,11 @@ class PrivateGit:
                 self.marks[name] = (mine, theirs)
                 continue
             ours, others = mine != before[0], theirs != before[1]
+            if ours and self._is_refused(name, mine):
+                continue
             try:
+                for path in (inside, outside):
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
                 if ours and (not others or name == "index"):
                     self.marks[name] = (
                         mine,
@@ -176,12 +222,11 @@ class PrivateGit:
                     f"{', '.join(sorted(self.both))} of {self.real} was changed by the command and by "
                     "others at once: look at git status"
                 )
-            for name in _STATE:
-                _carry_state(f"{self.private}/{name}", f"{self.real}/{name}", self.private)
-            if lost := sorted(name for name in os.listdir(self.private) if not self._expected(name))[:10]:
-                notes.append(
-                    f"a command cannot change what git obeys: {', '.join(lost)} of {self.real} was not kept"
-                )
+            for name in STATE_FOLDERS:
+                self._carry_state(name)
+            for name in _GROWING:
+                _carry_new(f"{self.private}/{name}", f"{self.real}/{name}")
+            notes += self._lost()
         except RecursionError:
             notes.append(f"what the command made in {self.real} is nested too deeply and was not kept")
         finally:
@@ -189,8 +234,44 @@ class PrivateGit:
             os.close(self.lock)
         return notes
 
+    def _carry_state(self, name: str) -> None:
+        """Carry over the folder of an interrupted work if all its files are git's own."""
+        inside = f"{self.private}/{name}"
+        for place, _, files in os.walk(inside):
+            for file in files:
+                path = f"{place}/{file}"
+                below = path[len(self.private) + 1 :]
+                before, after = read_bounded(f"{self.real}/{below}"), read_bounded(path)
+                if reason := refusal(below, before, b"\0" if after is None else after):
+                    self.refused[name] = (None, f"{below}: {reason}")
+                    return
+        _carry_state(inside, f"{self.real}/{name}", self.private)
+
+    def _lost(self) -> list[str]:
+        """Return a note on what is not carried over; it is kept for a person where the workspace is known."""
+        lost = sorted(name for name in os.listdir(self.private) if not self._expected(name))
+        names = [*(f"{name} ({reason})" for name, (_, reason) in sorted(self.refused.items())), *lost][:10]
+        if not names:
+            return []
+        kept = ""
+        if self.refused and os.path.basename(self.real) == ".git":
+            aside = RefusedFiles(os.path.dirname(self.real))
+            for name in self.refused:
+                aside.move(f"{self.private}/{name}", f".git/{name}")
+            kept = aside.note()
+        return [
+            f"a command cannot change what git obeys: {', '.join(names)} of {self.real} was not kept{kept}"
+        ]
+
     def _expected(self, name: str) -> bool:
-        if name in self.shown or _PASSING.fullmatch(name) or name in UNUSED:
+        if (
+            name in self.shown
+            or name in self.refused
+            or _is_copied(name)
+            or name in LIVE
+            or _PASSING.fullmatch(name)
+            or name in UNUSED
+        ):
             return True
         place = f"{self.private}/{name}"
         # Empty, so nothing is lost.
@@ -198,6 +279,25 @@ class PrivateGit:
             return True
         outside = f"{self.real}/{name}"
         return os.path.islink(outside) if os.path.islink(place) else is_carried_over(name)
+
+
+def _carried_names(folder: str) -> Iterator[str]:
+    """Yield the files of a git folder that are carried over one by one."""
+    for name in os.listdir(folder):
+        if name in _COPIED or _KEPT.fullmatch(name):
+            yield name
+    with suppress(OSError):
+        yield from (f"{_INFO}/{name}" for name in os.listdir(f"{folder}/{_INFO}") if not name.endswith(_LOCK))
+
+
+def _carry_new(inside: str, outside: str) -> None:
+    """Move folders that the command made for its first submodule or worktree to the repository."""
+    if not os.path.isdir(inside) or os.path.islink(inside) or os.path.ismount(inside):
+        return
+    os.makedirs(outside, exist_ok=True)
+    for name in os.listdir(inside):
+        if not os.path.lexists(f"{outside}/{name}"):
+            os.rename(f"{inside}/{name}", f"{outside}/{name}")
 
 
 def _mark(path: str) -> _Mark | None:
@@ -304,6 +404,8 @@ def _recover(real: str, left: str) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for name in filter(_KEPT.fullmatch, os.listdir(left)):
+            if refusal(name, read_bounded(f"{real}/{name}"), read_bounded(f"{left}/{name}")):
+                continue
             mine, theirs = _mark(f"{left}/{name}"), _mark(f"{real}/{name}")
             if mine is not None and (theirs is None or (mine[0] != theirs[0] and mine[1] > theirs[1])):
                 _put_in_place(f"{left}/{name}", mine, f"{real}/{name}", theirs, left + _NEW)
