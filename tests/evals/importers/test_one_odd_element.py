@@ -236,7 +236,9 @@ def check_law(folder: Path, name: str, path: Path_, damage: str, read: Reader = 
     recordings, named = read(folder, name, damaged(lines, path, damage))
     whole = len(path) <= 2 and not (len(lines) > 1 or isinstance(lines[0], list))
     whole = whole or path[:2] == (0, "eval")
-    missing = list(said(sound))
+    # What stands for a message that nobody recorded is in no file.
+    raw = json.dumps(lines, ensure_ascii=False)
+    missing = [text for text in said(sound) if is_of(text, raw)]
     for text in said(recordings):
         alike = text if text in missing else next((one for one in missing if one in text), "")
         if alike:
@@ -249,9 +251,9 @@ def check_law(folder: Path, name: str, path: Path_, damage: str, read: Reader = 
     trials = [sum(one.is_trial for one in some) for some in (sound, recordings)]
     # A verdict that is not there leaves a run without a score, which the import counts.
     assert trials[1] >= trials[0] or named or damage in ("drop", "null"), trials
-    # What is in the arguments of a call is the model's, whatever it is.
+    # What is in the arguments of a call is the model's, whatever it is; settings are texts of a name.
     if damage not in ("drop", "null", "separator") and not any(
-        str(key).endswith(("args", "arguments")) for key in path
+        str(key).endswith(("args", "arguments", "_config")) for key in path
     ):
         # A result may be any JSON, which is its text; a large reward is one.
         faithful = {json.dumps(ODD[damage]), repr(ODD[damage])}

@@ -82,6 +82,8 @@ def harbor_trial(trial: JsonFields, conversations: Sequence[Recording], path: Pa
         for name in rewards
         if (reward := rewards.number(name)) is not None
     ]
+    if not trial.label("task_name"):
+        trial.note("task_name", f"it is missing, and {task!r} stands in its place")
     exception = trial.fields("exception_info")
     if exception and not (exception.text("exception_message") or exception.text("exception_type")):
         trial.note("exception_info", "it says neither what was raised nor why")
