@@ -158,6 +158,25 @@ def test_a_run_in_the_background_is_stopped_without_another_cell(jupyterlab: Jup
         expect(output(page, 3)).to_contain_text("STATE INTERRUPTED True", timeout=PATIENCE_MS)
 
 
+CARELESS = (
+    "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = "
+    "w._esm.replace('await kernel.interrupt();', '')"
+)
+
+
+@pytest.mark.long
+def test_a_button_that_does_not_interrupt_the_kernel_is_noticed(jupyterlab: JupyterLab) -> None:
+    """With a message alone, which waits for the busy kernel, the code goes on to its end."""
+    folder = jupyterlab.root / "stop-careless"
+    with jupyterlab.opened("stop-careless", [f"{SETUP}\n{CARELESS}", "r = %kestrel run code --as r"]) as page:
+        begin(page, "code")
+        page.get_by_role("button", name="Approve", exact=True).click()
+        until((folder / "begun").exists, "the code to begin")
+        press(page, "panel")
+        (folder / "release").touch()
+        until((folder / "late").exists, "the end of the code")
+
+
 OUT_OF_REACH = (
     "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = "
     "w._esm.replace('widget_manager?.context', 'no_such_front_end?.context')"
