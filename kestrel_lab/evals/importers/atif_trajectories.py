@@ -120,7 +120,6 @@ def _recording(value: dict[str, Any], source: str) -> Recording:
         ),
         declared=declared_effects(agent.get("tool_definitions") or ()),
         error=outcome_error(value),
-        scenario=known,
         facts={"agent": f"{agent.get('name', '')} {agent.get('version', '')}".strip()},
         left_out=tuple(broken),
     )
