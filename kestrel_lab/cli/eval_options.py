@@ -13,6 +13,7 @@ import typer
 from kestrel_lab.cli.frontend import frontend_of, output_file
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.evals.gate_bounds import FailOn
 from kestrel_lab.evals.options import CommitSample, EvalOptions, Parts, TrialOptions
 from kestrel_lab.views.csv_cells import write_csv
@@ -214,13 +215,16 @@ class ReportOptions:
         """Write what is asked for; the summary links to the report."""
         if self.report is not None:
             measured.report(self.report)
+            tell_written(self.report)
         if self.junit is not None:
             measured.junit(self.junit)
+            tell_written(self.junit)
         if self.markdown is not None:
             near = os.path.relpath(self.report, self.markdown.parent) if self.report is not None else ""
             text = measured.markdown(self.link or near)
             self.markdown.parent.mkdir(parents=True, exist_ok=True)
             self.markdown.write_text(text, encoding="utf-8")
+            tell_written(self.markdown)
 
 
 def run_measurement(
@@ -255,10 +259,20 @@ def save_outputs(
     """Write the report of a result, its frame and its drawing to the files that are named."""
     if report is not None:
         found.report(report)
+        tell_written(report)
     if csv is not None:
         write_csv(found.frame, csv, index=index)
+        tell_written(csv)
     if plot is not None:
         save_figure(found.plot(), plot)
+        tell_written(plot)
+
+
+def tell_written(path: Path) -> None:
+    """Say where a file was written, beside what a command prints for programs."""
+    # A device, such as /dev/stdout, is no place to look for it.
+    if path.is_file():
+        typer.echo(f"wrote {sanitize_text(str(path))}", err=True)
 
 
 def parse_comparison(words: list[str], suite: str) -> tuple[str, str, str]:

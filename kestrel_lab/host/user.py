@@ -23,3 +23,8 @@ def home_folder() -> Path:
     except (RuntimeError, KeyError):
         # As above; a folder that does not exist is one that nothing lies in.
         return Path("/nonexistent")
+
+
+def decider(name: str) -> str:
+    """Return who decided, for a sentence: the name of one's own account, such as root, says nothing."""
+    return "the user" if name == user_name() else name

@@ -14,6 +14,7 @@ from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Danger, Problem, 
 from kestrel_lab.core.errors import KestrelError, RunError, Signal, error_text, running_task, stops_task
 from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.core.protocols import Handler, Middleware
+from kestrel_lab.host.user import decider
 
 
 class TurnOrder:
@@ -125,12 +126,12 @@ def _denial(call: Call, decision: ApprovalGiven) -> Problem:
     if call.attempt > 1:
         text = (
             f"an earlier session ended while {call.target} ran; whether it took effect is not known, "
-            f"and {decision.by} "
+            f"and {decider(decision.by)} "
             f"chose not to run it again{because}. Look at the state of things before going on."
         )
         return Problem(kind="unknown_outcome", message=text)
     text = (
-        f"{call.target} was denied by {decision.by}{because}. Do not repeat this call; find another "
+        f"{call.target} was denied by {decider(decision.by)}{because}. Do not repeat this call; find another "
         "way or explain what is needed."
     )
     return Problem(kind="denied", message=text)

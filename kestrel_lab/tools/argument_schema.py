@@ -91,6 +91,9 @@ class TypedArguments:
         """JSON Schema without pydantic's titles, which cost tokens and say nothing."""
         try:
             schema = self._adapter.json_schema()
+        except UsageError:
+            # From the adapter, which says it.
+            raise
         except Exception as error:
             raise self._unsuitable(error) from error
         return cast("dict[str, Json]", _without_titles(schema))
@@ -220,8 +223,10 @@ class TypedArguments:
             raise self._unsuitable(error) from error
 
     def _unsuitable(self, error: Exception) -> UsageError:
+        # Pydantic's later lines only point at its own pages.
+        why = one_line(str(error).partition("\n")[0].rstrip("."), 200)
         return UsageError(
-            f"tool {self.tool!r} has a parameter whose type has no JSON form ({one_line(str(error), 200)}); "
+            f"tool {self.tool!r} has a parameter whose type has no JSON form ({why}); "
             "use str, int, float, bool, list, dict, Literal, a dataclass or a pydantic model"
         )
 

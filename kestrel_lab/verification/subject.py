@@ -11,6 +11,7 @@ from typing import Final
 from kestrel_lab.core.citations import Span, arguments_by_call, spans_of
 from kestrel_lab.core.events.actions import Action, actions_of
 from kestrel_lab.core.events.union import ApprovalGiven, Record, ToolAnswered
+from kestrel_lab.host.user import decider
 from kestrel_lab.verification.answered_calls import AnsweredCall
 from kestrel_lab.verification.claims import Statement, claims_of, files_in
 from kestrel_lab.verification.workspace_files import CLAIM, PARSED, TOKEN, Files
@@ -156,7 +157,7 @@ def made_calls(records: Sequence[Record]) -> tuple[AnsweredCall, ...]:
             text=event.text if event.error is None else str(event.error.get("message", event.text)),
             denied=""
             if event.error is None or event.error.get("kind") != "denied"
-            else f"denied by {refused.get(event.call, 'a rule')}",
+            else f"denied by {decider(refused.get(event.call, 'a rule'))}",
         )
         for event in (record.event for record in records)
         if isinstance(event, ToolAnswered)

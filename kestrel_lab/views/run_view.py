@@ -245,9 +245,7 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # one cas
         case e.TaskChanged():
             return [row_builders.task_row(view, event)]
         case e.Progress():
-            return [
-                view.head.change(progress=formatting.sanitize_short(event.text, 200), fraction=event.fraction)
-            ]
+            return _progressed(view, event)
         case e.RunFinished():
             return _finished(view, event, at)
         case e.RunScanned() if BLAME in event.scanners:
@@ -455,6 +453,13 @@ def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
     row.change(step=event.step, danger=approved.danger, **formatting.shown_args(args))
     row.change(state="running", since=at, note=note, result="")
     return [row.whole()]
+
+
+def _progressed(view: RunView, event: e.Progress) -> list[Change]:
+    """Show how far a step is; what is of use later as a row of its own, too."""
+    text = formatting.sanitize_short(event.text, 200)
+    changes = [view.head.change(progress=text, fraction=event.fraction)]
+    return [*changes, row_builders.notice_row(view, "info", text)] if event.lasting else changes
 
 
 def _written(view: RunView, event: e.ToolDelta) -> list[Change]:

@@ -202,6 +202,7 @@ def test_a_passing_failure_is_tried_again(serve: Serve) -> None:
         (Reply(status=500, error="oops"), True, "500"),
         (Reply(status=503, error="busy"), True, "busy"),
         (Reply(status=401, error="bad key"), False, "bad key. Check the key in OPENAI_API_KEY"),
+        (Reply(status=401, error="Bad key."), False, "Bad key. Check the key in OPENAI_API_KEY"),
         (Reply(status=404, error="no such model"), False, "Is the name of the model right"),
         (Reply(status=400, error="nonsense"), False, "nonsense"),
     ],

@@ -432,3 +432,13 @@ def test_a_row_shows_what_was_approved(how: str, args: dict[str, Any] | None, da
         e.KernelChanged(call="c", step="s", how=how, kernel="k"),
     )
     assert (row(view).danger, row(view).note) == (danger, note)
+
+
+def test_a_refused_note_stays_visible() -> None:
+    """Why a note was not remembered is a row of its own; how far a step is, is not."""
+    view = after(
+        e.Progress(text="half"), e.Progress(text="not remembered, it looks like a secret: x", lasting=True)
+    )
+    assert [part.text for part in view.rows.values() if part.kind == "notice"] == [
+        "not remembered, it looks like a secret: x"
+    ]

@@ -179,6 +179,8 @@ class Progress(Event, frozen=True, kw_only=True):
     type: ClassVar[str] = "progress"
     text: str
     fraction: float | None = None
+    lasting: bool = False
+    """Whether it is of use after the step, too, such as why a note was refused."""
 
 
 class TaskChanged(Event, frozen=True, kw_only=True):

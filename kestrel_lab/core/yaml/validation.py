@@ -343,7 +343,7 @@ def _explain(kind: type, detail: ErrorDetails) -> str:
     if error == "value_error":
         return str(detail["ctx"]["error"])
     if error == "extra_forbidden":
-        return f"unknown key; {did_you_mean(str(detail['loc'][-1]), _keys(kind, detail['loc'][:-1]))}"
+        return f"unknown key; {_key_hint(kind, detail['loc'])}"
     if error == "missing":
         return "is missing"
     if error in _NOT_A_MAPPING:
@@ -356,6 +356,16 @@ def _explain(kind: type, detail: ErrorDetails) -> str:
     if error in ("too_short", "string_too_short"):
         return "must not be empty"
     return f"{detail['msg'].replace('Input should', 'must')}, not {_quote(value)}"
+
+
+def _key_hint(kind: type, where: Where) -> str:
+    """Return where an unknown key belongs: to a mapping further out, or as another word."""
+    *outer, key = where
+    for depth in range(len(outer) - 1, -1, -1):
+        if str(key) in _keys(kind, tuple(outer[:depth])):
+            place = dotted_path(tuple(outer[:depth])) or "the file itself"
+            return f"{str(key)!r} is a key of {place}: write it there, beside {str(outer[depth])!r}"
+    return did_you_mean(str(key), _keys(kind, tuple(outer)))
 
 
 def _keys(kind: type, where: Where) -> list[str]:

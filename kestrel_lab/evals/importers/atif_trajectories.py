@@ -129,7 +129,6 @@ def _read_trajectory(value: dict[str, Any], source: str, *, task: str = "") -> R
         tools=offered_tools(tools),
         declared=declared_effects(tools),
         error=outcome_error(value),
-        scenario=trajectory_id,
         usage=WholeUsage(
             tokens_in=totals.count("total_prompt_tokens"),
             tokens_out=totals.count("total_completion_tokens"),

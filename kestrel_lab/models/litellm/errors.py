@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import ModelError
-from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.sanitize import full_stop, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,9 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
         408: "No answer in time.",
     }.get(status if isinstance(status, int) else 0, "")
     kind = f"{status} " if isinstance(status, int) else ""
-    message = f"{model}: {kind}from {where}: {said}" + (f". {advice}" if advice else "")
+    message = f"{model}: {kind}from {where}: {said}"
+    if advice:
+        message = f"{full_stop(message)} {advice}"
     return ModelError(
         message,
         transient=status in _PASSING or bool(getattr(error, "passes", False)),

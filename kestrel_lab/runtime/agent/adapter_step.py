@@ -35,6 +35,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.core.step import Step
+from kestrel_lab.host.user import decider
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.images import with_images
 from kestrel_lab.runtime.context.run_context import RunContext
@@ -340,7 +341,7 @@ class _Work:
             because = f": {given.reason}" if given.reason else ""
             return Decision(
                 granted=False,
-                reason=f"{request.name} was denied by {given.by}{because}. Do not repeat this call.",
+                reason=f"{request.name} was denied by {decider(given.by)}{because}. Do not repeat this call.",
             )
         args = None if given is None else given.args
         if known is not None:

@@ -79,7 +79,7 @@ async def commit(scope: Scope) -> Done:
             # A stage is tried again, and a session that failed goes on there.
             raise
         why = "the model proposed nothing that could be read" if unread else one_line(str(error), 300)
-        ctx.emit(Progress(text=f"nothing was remembered: {why}"))
+        ctx.emit(Progress(text=f"nothing was remembered: {why}", lasting=True))
         proposed = []
     # The memory may hold notes that this run stored before a crash.
     await ctx.on_disk()
@@ -115,7 +115,8 @@ async def _keep_learned(scope: Scope) -> None:
 
 
 def _tell_refusal(scope: Scope, note: Note, why: str) -> None:
-    scope.ctx.emit(Progress(text=f"not remembered, {why}: {one_line(note.text, 80)}"))
+    text = f"not remembered, {why}: {one_line(note.text, 80)}"
+    scope.ctx.emit(Progress(text=text, lasting=True))
 
 
 async def _store_note(scope: Scope, note: Note) -> None:

@@ -114,6 +114,13 @@ class Hit:
         }
 
 
+_COLUMNS: Final = (
+    *("run", "began", "ended", "where", "event", "text", "goal", "model", "scenario", "config", "workspace"),
+    *("suite", "epoch", "tokens", "cost_usd"),
+)
+"""The fields of `Hit.as_json`: a frame has them also where nothing was found."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class FoundRuns(TableView):
     """Runs that were found, newest first: a table; `frame` has everything of them."""
@@ -142,7 +149,7 @@ class FoundRuns(TableView):
         import pandas as pd
 
         rows = [hit.as_json() for hit in self.hits]
-        found = unit_frame(rows, columns=list(rows[0]) if rows else ["run"], units={"cost_usd": "USD"})
+        found = unit_frame(rows, columns=list(_COLUMNS), units={"cost_usd": "USD"})
         if rows:
             found["began"] = pd.to_datetime(found["began"])
         return found.set_index("run")
