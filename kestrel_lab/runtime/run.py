@@ -34,7 +34,6 @@ from kestrel_lab.runtime.execution.artifacts import plan_with_results
 from kestrel_lab.runtime.forks.run_files import RunFiles
 from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.resume import damage_error
-from kestrel_lab.runtime.run_progress import RunProgress, progress_of
 from kestrel_lab.runtime.run_report import Answers, Report, records_of, value_of
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.dataframes import unit_frame
@@ -222,11 +221,6 @@ class Run(Generic[T]):
         made so far and the `acceptance_criteria` that were given or proposed.
         """
         return plan_with_results(self._state)
-
-    @property
-    def progress(self) -> RunProgress:
-        """How far it is, as `text` and `percentage`; a listener, `Lab(listeners=…)`, may ask at any event."""
-        return progress_of(self._state)
 
     @property
     def report(self) -> Report:
