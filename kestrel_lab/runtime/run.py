@@ -34,6 +34,7 @@ from kestrel_lab.runtime.execution.artifacts import plan_with_results
 from kestrel_lab.runtime.forks.run_files import RunFiles
 from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.resume import damage_error
+from kestrel_lab.runtime.review.run_progress import RunProgress, progress_of
 from kestrel_lab.runtime.run_report import Answers, Report, records_of, value_of
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.dataframes import unit_frame
@@ -523,6 +524,10 @@ class RunHistory:
             )
             waiting.decide(replace(given, question=question.question))
         return [question.tool for question in asked]
+
+    def progress(self, run: RunReference) -> RunProgress:
+        """Return how far a run is, as `text` and `percentage`; a listener, `Lab(listeners=…)`, may ask."""
+        return progress_of(self.get(run)._state)
 
     def stages(self, run: RunReference) -> pd.DataFrame:
         """Return the checkpoints of a run's stages, see `Report.stages`; raises `UsageError` when there is

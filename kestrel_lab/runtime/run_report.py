@@ -36,7 +36,6 @@ from kestrel_lab.runtime.resume import resume_point
 from kestrel_lab.runtime.review.answer_review import propose_actions
 from kestrel_lab.runtime.review.evidence_table import EvidenceTable, claims_in, evidence_table
 from kestrel_lab.runtime.review.retrieval_trace import RunRetrieval
-from kestrel_lab.runtime.review.run_progress import RunProgress, progress_of
 from kestrel_lab.verification.claims import Statement, claims_of
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.confidence_badge import Badge, badge_of
@@ -109,11 +108,6 @@ class Report:
         body = f"{self._damage_html()}{run_html(self.view(), limit=None)}{images}{claims}{head}"
         target.write_text(html_page(f"Run {self._id}: {one_line(self._goal, 60)}", body), encoding="utf-8")
         return target
-
-    @property
-    def progress(self) -> RunProgress:
-        """How far the run is, as `text` and `percentage`; a listener, `Lab(listeners=…)`, may ask."""
-        return progress_of(self._state)
 
     @property
     def model(self) -> str:

@@ -18,12 +18,13 @@ def reported(tmp_path: Path, model: ScriptedModel, **options: Any) -> list[RunPr
     told: list[RunProgress] = []
 
     def listen(run: Any, _: object) -> None:
-        if not told or told[-1] != run.report.progress:
-            told.append(run.report.progress)
+        progress = lab.history.progress(run)
+        if not told or told[-1] != progress:
+            told.append(progress)
 
     with Lab(tmp_path / "home", model=model, listeners=[listen]) as lab:
         run = lab.run_sync("go", workspace=tmp_path, **options)
-        assert lab.get(run).report.progress == RunProgress("complete", 100.0)
+        assert lab.history.progress(run.id) == RunProgress("complete", 100.0)
     return told
 
 
