@@ -34,7 +34,7 @@ from kestrel_lab.runtime.execution.artifacts import plan_with_results
 from kestrel_lab.runtime.forks.run_files import RunFiles
 from kestrel_lab.runtime.options import RunOptions
 from kestrel_lab.runtime.resume import damage_error
-from kestrel_lab.runtime.run_progress import RunProgress, progress_of
+from kestrel_lab.runtime.review.run_progress import RunProgress, progress_of
 from kestrel_lab.runtime.run_report import Answers, Report, records_of, value_of
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.dataframes import unit_frame
@@ -222,11 +222,6 @@ class Run(Generic[T]):
         made so far and the `acceptance_criteria` that were given or proposed.
         """
         return plan_with_results(self._state)
-
-    @property
-    def progress(self) -> RunProgress:
-        """How far it is, as `text` and `percentage`; a listener, `Lab(listeners=…)`, may ask at any event."""
-        return progress_of(self._state)
 
     @property
     def report(self) -> Report:
@@ -536,6 +531,10 @@ class RunHistory:
             )
             waiting.decide(replace(given, question=question.question))
         return [question.tool for question in asked]
+
+    def progress(self, run: RunReference) -> RunProgress:
+        """Return how far a run is, as `text` and `percentage`; a listener, `Lab(listeners=…)`, may ask."""
+        return progress_of(self.get(run)._state)
 
     def stages(self, run: RunReference) -> pd.DataFrame:
         """Return the checkpoints of a run's stages, see `Report.stages`; raises `UsageError` when there is

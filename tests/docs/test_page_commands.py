@@ -19,8 +19,7 @@ from in_process import kestrel
 from test_pages import BLOCKS, PAGES, Block, project, repository
 
 from kestrel_lab import Lab
-from kestrel_lab.evals.execution.needed_tools import checks_out_of_reach
-from kestrel_lab.evals.execution.prepare import prepare_suite
+from kestrel_lab.evals.execution.prepare import checks_out_of_reach, prepare_suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.workflows.loader import plan_for
 

@@ -9,7 +9,7 @@ import pytest
 
 from kestrel_lab import Lab, Limits, Plan, Step
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.runtime.run_progress import RunProgress
+from kestrel_lab.runtime.review.run_progress import RunProgress
 from kestrel_lab.testing import ScriptedModel, Turn
 
 
@@ -18,12 +18,13 @@ def reported(tmp_path: Path, model: ScriptedModel, **options: Any) -> list[RunPr
     told: list[RunProgress] = []
 
     def listen(run: Any, _: object) -> None:
-        if not told or told[-1] != run.progress:
-            told.append(run.progress)
+        progress = lab.history.progress(run)
+        if not told or told[-1] != progress:
+            told.append(progress)
 
     with Lab(tmp_path / "home", model=model, listeners=[listen]) as lab:
         run = lab.run_sync("go", workspace=tmp_path, **options)
-        assert lab.get(run).progress == RunProgress("complete", 100.0)
+        assert lab.history.progress(run.id) == RunProgress("complete", 100.0)
     return told
 
 

@@ -4,27 +4,28 @@ missing is reported at once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.checks.composition import each_check
+from kestrel_lab.adapters.adapter import is_adapter
+from kestrel_lab.checks.composition import each_check, out_of_reach
 from kestrel_lab.checks.grounding import Faithful
 from kestrel_lab.checks.llm_judge import ModelGraded
 from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.messages import ModelAnswer, ModelParams, ModelRequest
-from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+from kestrel_lab.core.protocols import Model, ModelKind, OnDelta, TrialStart
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.yaml.validation import join_problems
 from kestrel_lab.evals.execution.conversation_digest import ConversationDigest
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.workspaces import Containers, workspace_source
-from kestrel_lab.evals.scenario_parts import PackageSource
+from kestrel_lab.evals.scenario_parts import InlineFiles, PackageSource
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import Recordings
 from kestrel_lab.evals.suites.python_files import load_function, load_tools
@@ -42,11 +43,14 @@ from kestrel_lab.runtime.workflows.loader import plan_for
 from kestrel_lab.testing import ScriptedModel, load_script
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Tool, Toolbox
+from kestrel_lab.views.formatting import format_count
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.execution.batches import Batches
 
 _SCRIPTED = "scripted:"
+_MOST_SHOWN: Final = 3
+"""Checks out of reach that are named one by one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -394,3 +398,42 @@ def _model_named(lab: Services, name: str, *, replay: bool) -> Model:
     if not replay or name.startswith(_SCRIPTED):
         return lab.registry.resolve_model(name or None)
     return lab.registry.given_model(name or None) or AbsentModel(name=name)
+
+
+def checks_out_of_reach(ready: PreparedSuite) -> list[str]:
+    """Return a sentence for each check that cannot pass, as the check itself declares, and one for those
+    beyond the first few.
+    """
+    found = list(dict.fromkeys(_unreachable_checks(ready)))
+    more = len(found) - _MOST_SHOWN
+    if more <= 0:
+        return found
+    return [*found[:_MOST_SHOWN], f"{format_count(more, 'more check')} cannot pass for want of a tool"]
+
+
+def _unreachable_checks(ready: PreparedSuite) -> Iterator[str]:
+    """Yield a sentence for each check that no trial of a scenario with a configuration can pass."""
+    for scenario in ready.suite.scenarios:
+        for config in ready.suite.configs:
+            start = _start_of(ready, scenario, config)
+            if start is None:
+                continue
+            for check in scenario.checks:
+                if reason := out_of_reach(check, start):
+                    offered = ", ".join(start.tools) or "none"
+                    yield (
+                        f"scenario {scenario.id!r} [{config.name}]: the check {check.label!r} cannot pass: "
+                        f"{reason}, and the agent is offered {offered}. Name the tools of the scenario, "
+                        "tools: [default] or single ones"
+                    )
+
+
+def _start_of(ready: PreparedSuite, scenario: Scenario, config: Config) -> TrialStart | None:
+    """Return what a trial begins with; `None` where its tools are its own, or those of another program."""
+    brings_tools = scenario.environment is not None or is_adapter(ready.models[config.name])
+    if brings_tools or scenario.id in ready.skipped:
+        return None
+    toolbox = ready.toolbox(scenario, config)
+    filled = scenario.before or scenario.history or scenario.image or scenario.dockerfile
+    files = scenario.place.files if isinstance(scenario.place, InlineFiles) and not filled else None
+    return TrialStart(tools={tool.name: tool.effect for tool in toolbox}, files=files)

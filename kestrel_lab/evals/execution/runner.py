@@ -28,8 +28,7 @@ from kestrel_lab.evals.execution.eval_run import (
     last_eval_run,
     resumed_trials,
 )
-from kestrel_lab.evals.execution.needed_tools import checks_out_of_reach
-from kestrel_lab.evals.execution.prepare import PreparedSuite, prepare_suite
+from kestrel_lab.evals.execution.prepare import PreparedSuite, checks_out_of_reach, prepare_suite
 from kestrel_lab.evals.execution.progress import EvalProgress, rate_limit_counts, slowdowns_since
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import Reuse, reusable_rows
