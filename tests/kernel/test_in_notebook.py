@@ -24,6 +24,8 @@ pytestmark = [
 
 SETUP = """%load_ext kestrel_lab
 __import__("kestrel_lab.notebook.panel").notebook.panel.HELLO_S = 0.2  # no page will come
+# A busy machine would ask first, and the preview answer then: see test_slow_previews.py.
+__import__("kestrel_lab.runtime.agent.tool_calls").runtime.agent.tool_calls.PREVIEW_PATIENCE_S = 240.0
 from kestrel_lab import Lab
 from kestrel_lab.testing import ScriptedModel
 import pandas as pd, numpy as np

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -370,7 +371,14 @@ def test_a_few_files_are_waited_for_and_many_are_not(tmp_path: Path) -> None:
     large = tmp_path / "large"
     many(large, FEW_FILES + 1)
     index = CodeIndex(large, tmp_path / "home")
-    assert "still being built" in index.up_to_date(0.0)
+    looked = threading.Event()
+
+    def hold(_done: int, _total: int, _note: str) -> None:
+        looked.wait(PATIENCE_S)
+
+    # The build stands still meanwhile, however quick the machine is.
+    assert "still being built" in index.up_to_date(0.0, hold)
+    looked.set()
     index.close()
 
 
