@@ -28,6 +28,7 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticKnownError, Pydantic
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.type_checks import is_of_type, type_name
 from kestrel_lab.core.yaml.reader import Where, YamlFile, dotted_path
 
 MAX_REPORTED: Final = 40
@@ -78,11 +79,24 @@ class Declared(Entry, metaclass=_ReportsUsageErrors):
         return type(self)(**{**self.__dict__, **update})
 
 
+def python_value(value: Any, kind: Any) -> Any:
+    """Return what Python code gives for a field of the type `kind`; raises `UsageError` for another type,
+    such as what a file would say.
+    """
+    if not is_of_type(value, kind):
+        raise UsageError(
+            f"in Python code this is {type_name(kind)}, not {one_line(repr(value), 60)}: what a file says is "
+            "made with check(…), Gate(…) and the like"
+        )
+    return value
+
+
 @dataclass(frozen=True)
 class WrittenAs:
     """How files write a value that is of another type in Python; its place is in `Annotated[type, …]`.
 
-    What Python code gives is taken as it is. A `UsageError` of `make` is reported with the key.
+    f"in Python code this is {type_name(kind)}, not {one_line(repr(value), 60)}: "
+    "what a file says is "
     """
 
     form: Any
@@ -90,9 +104,11 @@ class WrittenAs:
     make: Callable[[Any, Mapping[str, Any]], Any] = lambda value, _: value
     """Makes the value from what is written, and from the context of the file."""
 
-    def __get_pydantic_core_schema__(self, _kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         def read(value: Any, inner: core_schema.ValidatorFunctionWrapHandler, info: Any) -> Any:
-            return self.make(inner(value), info.context) if info.context else value
+            if info.context:
+                return self.make(inner(value), info.context)
+            return python_value(value, kind)
 
         return core_schema.with_info_wrap_validator_function(read, handler.generate_schema(self.form))
 
@@ -197,11 +213,11 @@ def _field_texts(kind: type) -> dict[str, str]:
 class PythonOnly:
     """Marks, in `Annotated[type, PythonOnly()]`, a value that no file can give: its key is an unknown one."""
 
-    def __get_pydantic_core_schema__(self, _kind: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, kind: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         def read(value: Any, info: Any) -> Any:
             if info.context:
                 raise PydanticKnownError("extra_forbidden")
-            return value
+            return python_value(value, kind)
 
         return core_schema.with_info_plain_validator_function(read)
 
