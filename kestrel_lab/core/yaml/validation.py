@@ -95,8 +95,8 @@ def python_value(value: Any, kind: Any) -> Any:
 class WrittenAs:
     """How files write a value that is of another type in Python; its place is in `Annotated[type, …]`.
 
-    f"in Python code this is {type_name(kind)}, not {one_line(repr(value), 60)}: "
-    "what a file says is "
+    What Python code gives is taken as it is, if it is of the type. A `UsageError` of `make` is reported with
+    the key.
     """
 
     form: Any
