@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack, get_args, get_type_hints, overload
 
 from kestrel_lab.core.calls import Danger, Effect
 from kestrel_lab.core.errors import UsageError, did_you_mean
-from kestrel_lab.core.type_checks import is_of_type, type_name
+from kestrel_lab.core.yaml.type_checks import is_of_type, type_name
 from kestrel_lab.tools.argument_schema import REQUIRED, Parameter, TypedArguments
 from kestrel_lab.tools.data_flow import Shows, read_reach, read_reads, suggested_reach, undeclared_flow
 from kestrel_lab.tools.sandbox.levels import Level

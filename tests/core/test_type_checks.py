@@ -8,7 +8,7 @@ import pytest
 from kestrel_lab.checks.decorator import check
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Check
-from kestrel_lab.core.type_checks import is_of_type
+from kestrel_lab.core.yaml.type_checks import is_of_type
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.lab import Lab

@@ -28,8 +28,8 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticKnownError, Pydantic
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.type_checks import is_of_type, type_name
 from kestrel_lab.core.yaml.reader import Where, YamlFile, dotted_path
+from kestrel_lab.core.yaml.type_checks import is_of_type, type_name
 
 MAX_REPORTED: Final = 40
 """Most mistakes in one message."""
