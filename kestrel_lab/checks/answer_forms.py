@@ -26,6 +26,7 @@ from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import LogCheck, Score
+from kestrel_lab.core.text_files import split_lines
 
 
 def _verdict(label: str, trial: Trial, passed: bool, found: str = "", value: float | None = None) -> Score:
@@ -209,7 +210,7 @@ def chosen_letters(answer: str, options: tuple[str, ...] = (), *, strict: bool =
     said = re.findall(_LINE if strict else _CHOSEN, answer[-MAX_MATCHED:])
     if said or strict:
         return sorted({letter.upper() for letter in re.findall(r"\b[A-Za-z]\b", "".join(said[-1:]))})
-    lines = [line.strip() for line in answer.splitlines() if line.strip()]
+    lines = [line.strip() for line in split_lines(answer) if line.strip()]
     last = lines[-1] if lines else ""
     if match := re.fullmatch(_ALONE, last):
         return sorted({letter.upper() for letter in re.findall(r"[A-Za-z]", match[1])})

@@ -237,8 +237,17 @@ class TokensAtMost(LogCheck):
         return f"at most {self.n} tokens"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass within the bound; beyond, `value` is the bound over the tokens used."""
-        used = sum(answer.tokens_in + answer.tokens_out for answer in _model_answers(trial))
+        """Pass within the bound; beyond, `value` is the bound over the tokens used. Raises `CheckError` when
+        it seems kept but the tokens of some calls are not known.
+        """
+        answers = _model_answers(trial)
+        used = sum(answer.tokens_in + answer.tokens_out for answer in answers)
+        unknown = sum(not answer.metered and answer.error is None for answer in answers)
+        if unknown and used <= self.n:
+            raise CheckError(
+                f"the tokens of {unknown} of {len(answers)} model calls are not known, so tokens_at_most "
+                "cannot be judged"
+            )
         return _score(self.label, used, self.n, f"it used {used} tokens")
 
 

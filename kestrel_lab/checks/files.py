@@ -11,6 +11,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Trial, TrialStart
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.host.log_files import open_no_log
 
 _NEEDS_CHANGE: Final = "it takes a tool that can change files"
@@ -61,7 +62,7 @@ class FileEquals(FileContains):
         return f"{self.path} is {one_line(self.text, 40)!r}"
 
     def _fits(self, content: str) -> bool:
-        return content.rstrip().splitlines() == self.text.rstrip().splitlines()
+        return split_lines(content.rstrip()) == split_lines(self.text.rstrip())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ from kestrel_lab.core.json_types import Json, readable
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import LogCheck, Score
+from kestrel_lab.core.text_files import split_lines
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +100,7 @@ def _elements(answer: ToolAnswered) -> Iterator[str]:
     if isinstance(answer.value, list):
         yield from (value if isinstance(value, str) else readable(value) for value in answer.value)
     else:
-        yield from (line.strip() for line in answer.text.splitlines() if line.strip())
+        yield from (line.strip() for line in split_lines(answer.text) if line.strip())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

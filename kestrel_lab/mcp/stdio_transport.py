@@ -18,6 +18,7 @@ from typing import Any
 
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.host.filesystem import private_folder
 from kestrel_lab.tools.sandbox.launcher_client import Launch, Streams
 from kestrel_lab.tools.shell.process import (
@@ -159,7 +160,7 @@ class ServerLog:
     def write(self, piece: bytes) -> None:
         """Append `piece`, as far as there is room."""
         text = self._held + self._decoder.decode(piece)
-        if lines := [line for line in (self._line + self._redactor.text(text)).splitlines() if line.strip()]:
+        if lines := [line for line in split_lines(self._line + self._redactor.text(text)) if line.strip()]:
             self.last = one_line(lines[-1], _LAST)
         # The end of the text may be the beginning of a secret: it waits for the next piece.
         cut = max(self._redactor.settled(text), len(text) - MOST_HELD)

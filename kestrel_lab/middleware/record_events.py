@@ -227,6 +227,7 @@ class RecordModel(Struct, frozen=True):
                     tokens_cache_written=usage.tokens_cache_written,
                     tokens_reasoning=usage.tokens_reasoning,
                     thinking=[part.as_json() for part in answer.thinking] if answer.thinking else [],
+                    metered=not usage.unmetered,
                     cost_usd=None if usage.unpriced else usage.cost_usd,
                     seconds=time.perf_counter() - began,
                     queued=self.idle.queued,

@@ -21,6 +21,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.calls import RetrievalStep
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.language.code_tokens import query_words
 from kestrel_lab.retrieval.hits import Hit, Retrieval
 from kestrel_lab.retrieval.indexing.file_list import SKIPPED_FOLDERS, is_secret, read_text, ripgrep_program
@@ -290,7 +291,7 @@ class Grep:
             # What was found in time is better than nothing.
             said = error.stdout or b""
         found: dict[str, dict[str, int]] = defaultdict(dict)
-        for line in said.decode("utf-8", "replace").splitlines():
+        for line in split_lines(said.decode("utf-8", "replace")):
             name, _, rest = line.partition("\0")
             number, _, word = rest.partition(":")
             path = name.removeprefix("./")

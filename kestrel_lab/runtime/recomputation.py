@@ -18,6 +18,7 @@ from kestrel_lab.core.errors import ToolError, UsageError
 from kestrel_lab.core.events.union import KernelChanged, KernelUndone, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.log_files import leave_out_logs
@@ -82,7 +83,7 @@ class RecomputeResult(TableView):
 def _from_difference(call: CallOutput) -> tuple[str, str]:
     if call.outcome != "differs":
         return one_line(call.recorded, _SHOWN), one_line(call.now, _SHOWN)
-    was, now = call.recorded.splitlines(), call.now.splitlines()
+    was, now = split_lines(call.recorded), split_lines(call.now)
     same = next(
         (place for place, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now))
     )
@@ -344,7 +345,7 @@ def comparable_output(text: str, error: str) -> str:
     text = _FIGURE.sub(r"[\1]", text)
     for pattern, instead in _VOLATILE:
         text = pattern.sub(instead, text)
-    lines = [line.rstrip() for line in text.splitlines()]
+    lines = [line.rstrip() for line in split_lines(text)]
     return "\n".join([*lines, error] if error else lines).strip() or NO_OUTPUT
 
 

@@ -296,13 +296,16 @@ class Run(Generic[T]):
     ) -> Run[Value]:
         """Go on with the conversation: run `goal` as a new run that follows this one, and wait for its end.
 
-        Takes the options of `Lab.run`; model, tools, workspace and rules are those of this run unless
-        they are given. Raises what `Lab.run` raises, and `UsageError` while this run has not ended.
+        Takes the options of `Lab.run`; model and its `params`, tools, workspace and rules are those of this
+        run unless they are given. Raises what `Lab.run` raises, and `UsageError` while this run has not
+        ended.
         """
         if self._run is None:
             raise UsageError(
                 f"run {self.id} was read without a session: lab.run({goal[:40]!r}, follow={self.id!r})"
             )
+        if self._state.started is not None and self._state.started.params:
+            changes.setdefault("params", self._state.started.params)
         return await self._run(goal, output=output, **{**changes, "follow": self})
 
     def cancel(self) -> None:

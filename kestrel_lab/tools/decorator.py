@@ -12,6 +12,7 @@ from typing import Any, TypedDict, Unpack, get_args, get_type_hints, overload
 
 from kestrel_lab.core.calls import Danger, Effect
 from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.yaml.type_checks import is_of_type, type_name
 from kestrel_lab.tools.argument_schema import REQUIRED, Parameter, TypedArguments
 from kestrel_lab.tools.data_flow import Shows, read_reach, read_reads, suggested_reach, undeclared_flow
 from kestrel_lab.tools.sandbox.levels import Level
@@ -314,12 +315,29 @@ def _parameters(
         if annotation is ToolContext:
             context = parameter.name
             continue
+        _refuse_foreign_default(tool_name, parameter.name, annotation, parameter.default)
         parameters[parameter.name] = Parameter(
             annotation=annotation,
             default=REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default,
             description=about.get(parameter.name, ""),
         )
     return parameters, context
+
+
+def _refuse_foreign_default(tool_name: str, name: str, annotation: Any, default: object) -> None:
+    """Refuse a default that only another library understands: a function that is called gets it as it is."""
+    what = f"parameter {name!r} of tool {tool_name!r}"
+    for note in getattr(annotation, "__metadata__", ()):
+        required = getattr(note, "is_required", None)
+        if callable(required) and not required():
+            raise UsageError(f"{what} has a default within Annotated[…]: write it behind, as {name}: … = 5")
+    if default is inspect.Parameter.empty or default is None or type(default).__module__ == "builtins":
+        return
+    if type(default).__name__ == "FieldInfo" or not is_of_type(default, annotation):
+        raise UsageError(
+            f"{what} has a default of the class {type(default).__name__}, which is not a value of its type: "
+            f"write {name}: Annotated[{type_name(annotation)}, Field(…)] = value"
+        )
 
 
 def _refuse_undescribable(tool_name: str, parameter: inspect.Parameter) -> None:

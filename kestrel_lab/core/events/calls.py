@@ -73,8 +73,7 @@ class ModelAnswered(CallEvent, frozen=True, kw_only=True):
     replayed: bool = False
     """From a recording: tokens and cost are what they were then, the seconds are those of the replay."""
     metered: bool = True
-    """Whether its tokens are known; where they are not, `tokens_in` and `tokens_out` are 0 and mean nothing.
-    """
+    """Whether its tokens are known; where not, `tokens_in` and `tokens_out` are counted here, or 0."""
     session: str = ""
     """For another agent's program: what it needs to continue after this answer, see
     `adapters.adapter.Turn`.

@@ -29,6 +29,7 @@ from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.yaml.reader import Where, YamlFile, dotted_path
+from kestrel_lab.core.yaml.type_checks import is_of_type, type_name
 
 MAX_REPORTED: Final = 40
 """Most mistakes in one message."""
@@ -80,11 +81,24 @@ class Declared(Entry, metaclass=_ReportsUsageErrors):
         return type(self)(**{**fields, **update})
 
 
+def python_value(value: Any, kind: Any) -> Any:
+    """Return what Python code gives for a field of the type `kind`; raises `UsageError` for another type,
+    such as what a file would say.
+    """
+    if not is_of_type(value, kind):
+        raise UsageError(
+            f"in Python code this is {type_name(kind)}, not {one_line(repr(value), 60)}: what a file says is "
+            "made with check(…), Gate(…) and the like"
+        )
+    return value
+
+
 @dataclass(frozen=True)
 class WrittenAs:
     """How files write a value that is of another type in Python; its place is in `Annotated[type, …]`.
 
-    What Python code gives is taken as it is. A `UsageError` of `make` is reported with the key.
+    What Python code gives is taken as it is, if it is of the type. A `UsageError` of `make` is reported with
+    the key.
     """
 
     form: Any
@@ -92,9 +106,11 @@ class WrittenAs:
     make: Callable[[Any, Mapping[str, Any]], Any] = lambda value, _: value
     """Makes the value from what is written, and from the context of the file."""
 
-    def __get_pydantic_core_schema__(self, _kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         def read(value: Any, inner: core_schema.ValidatorFunctionWrapHandler, info: Any) -> Any:
-            return self.make(inner(value), info.context) if info.context else value
+            if info.context:
+                return self.make(inner(value), info.context)
+            return python_value(value, kind)
 
         return core_schema.with_info_wrap_validator_function(read, handler.generate_schema(self.form))
 
@@ -199,11 +215,11 @@ def _field_texts(kind: type) -> dict[str, str]:
 class PythonOnly:
     """Marks, in `Annotated[type, PythonOnly()]`, a value that no file can give: its key is an unknown one."""
 
-    def __get_pydantic_core_schema__(self, _kind: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, kind: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         def read(value: Any, info: Any) -> Any:
             if info.context:
                 raise PydanticKnownError("extra_forbidden")
-            return value
+            return python_value(value, kind)
 
         return core_schema.with_info_plain_validator_function(read)
 

@@ -27,6 +27,7 @@ from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.evals.suites.python_files import load_check
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.sandbox.select import run_sandboxed
@@ -117,7 +118,7 @@ async def _run_function(
             raise CheckError(f"python_check {check.function} cannot be run: {error}") from error
     text = said.decode("utf-8", "replace")
     opinion = next(
-        (line.removeprefix(mark) for line in reversed(text.splitlines()) if line.startswith(mark)), ""
+        (line.removeprefix(mark) for line in reversed(split_lines(text)) if line.startswith(mark)), ""
     )
     return _score(check, opinion, text if not ended.stopped else f"no opinion after {SECONDS:g} s")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -55,6 +56,7 @@ from kestrel_lab.runtime.start import start
 from kestrel_lab.runtime.supervision.model_guard import guard_model
 from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.results import to_json
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.tool import Toolbox
 
@@ -525,7 +527,7 @@ def _result(
     return {
         "family": ask.scenario.family,
         **({"group": group} if group != ask.scenario.id else {}),
-        **({"metadata": dict(ask.scenario.metadata)} if ask.scenario.metadata else {}),
+        **({"metadata": _stored_metadata(ask.scenario)} if ask.scenario.metadata else {}),
         "weight": ask.scenario.weight,
         "model": model_name,
         "model_kind": model_kind,
@@ -543,6 +545,18 @@ def _result(
         "task": content_key(ask.scenario.task()),
         "identity": ask.identity.as_json(),
     }
+
+
+def _stored_metadata(scenario: Scenario) -> Json:
+    """Return the metadata as JSON; a number that is not finite, as tables have for a missing one, is
+    `None`.
+    """
+    return to_json(
+        {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in scenario.metadata.items()
+        }
+    )
 
 
 def score_json(score: Score) -> dict[str, Json]:

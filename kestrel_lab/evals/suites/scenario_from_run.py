@@ -15,6 +15,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelCalled, Record, RunStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail, one_line
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.core.yaml.writer import entry_text
 from kestrel_lab.evals.suites.loader import repository_of
 from kestrel_lab.runtime.context.recorded_tools import recorded_tools_of
@@ -228,7 +229,7 @@ def _written_files(calls: Sequence[MadeCall], workspace: str) -> list[dict[str, 
             name = (
                 Path(path).relative_to(workspace).as_posix() if Path(path).is_relative_to(workspace) else path
             )
-            files[name] = next((line.strip() for line in content.splitlines() if line.strip()), "")[:80]
+            files[name] = next((line.strip() for line in split_lines(content) if line.strip()), "")[:80]
     inside = {
         name: line
         for name, line in files.items()

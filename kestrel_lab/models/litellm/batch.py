@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.json_types import Json, dumps, loads
+from kestrel_lab.core.json_types import dumps, loads
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.models.chat_format import messages_to_wire, tools_to_wire
-from kestrel_lab.models.litellm.cost import batch_prices, usage_of
+from kestrel_lab.models.litellm.cost import batch_prices, read_usage, usage_of
 from kestrel_lab.models.litellm.errors import model_error
 from kestrel_lab.models.litellm.library import import_litellm, litellm_library
-from kestrel_lab.models.litellm.response import Response
+from kestrel_lab.models.litellm.response import Response, completion_of
 from kestrel_lab.models.wrapper import drop_text
 
 if TYPE_CHECKING:
@@ -70,6 +72,13 @@ class BatchAnswer:
     """What it cost; `None` where the price of a batch is not known."""
     full_usd: float | None = None
     """What it would have cost if asked for by itself."""
+
+
+def _refusal_text(body: Any) -> str:
+    """Return the words of an error body, whatever its form."""
+    error = (body.get("error") or body) if isinstance(body, dict) else body
+    message = error.get("message") if isinstance(error, dict) else error
+    return one_line(message if isinstance(message, str) else dumps(error), 400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +174,7 @@ class BatchEndpoint:
         """Yield what came back; a line that cannot be read costs that line only."""
         for file in state.files:
             content = await self._call("file_content", file_id=file)
-            for line in content.content.decode("utf-8", "replace").splitlines():
+            for line in split_lines(content.content.decode("utf-8", "replace")):
                 for answer in self._read(line):
                     yield answer
 
@@ -173,7 +182,7 @@ class BatchEndpoint:
         """Return a chat completion that came back as the answer to `request`, at the price of the batch."""
         litellm = litellm_library()
         incoming = Response(drop_text, signed=self.model.dialect(request).signed_thinking)
-        incoming.take(litellm.ModelResponse(**body))
+        incoming.take(body)
         answer = incoming.answer(request)
         usage = usage_of(litellm, self.model.name, request, answer.text, incoming.usage)
         paid = Usage(unpriced=1) if cost is None else Usage(cost_usd=cost)
@@ -182,20 +191,20 @@ class BatchEndpoint:
 
     def _read(self, line: str) -> Iterator[BatchAnswer]:
         try:
-            found: Any = loads(line)
-            key, response = str(found["custom_id"]), found.get("response") or {}
+            row: Any = loads(line)
+            key, response = str(row["custom_id"]), row.get("response") or {}
             status, body = int(response.get("status_code") or 0), response.get("body")
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return
-        if status == 200 and isinstance(body, dict) and body.get("choices"):
-            litellm = litellm_library()
-            usage = body.get("usage")
-            prices = batch_prices(litellm, self.model.name, litellm.Usage(**usage)) if usage else (None, None)
-            yield BatchAnswer(key=key, body=body, cost_usd=prices[0], full_usd=prices[1])
+        completion = completion_of(body) if status == 200 else None
+        if completion is not None:
+            reported = read_usage(completion.get("usage"))
+            prices: tuple[float | None, float | None] = (None, None)
+            if reported is not None:
+                prices = batch_prices(litellm_library(), self.model.name, reported)
+            yield BatchAnswer(key=key, body=completion, cost_usd=prices[0], full_usd=prices[1])
         elif 400 <= status < 500 and status not in _AGAIN:
-            said: Json = (body or {}).get("error") or body
-            text = said.get("message") if isinstance(said, dict) else said
-            yield BatchAnswer(key=key, refused=f"{status}: {text}")
+            yield BatchAnswer(key=key, refused=f"{status}: {_refusal_text(body)}")
 
     async def _call(self, function: str, **arguments: Any) -> Any:
         await import_litellm()

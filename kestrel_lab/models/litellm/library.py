@@ -40,6 +40,8 @@ def _import_quietly() -> Any:
     warnings.filterwarnings(
         "ignore", message="Items? '.*' on TypedDict class '.*' (is|are) using the `ReadOnly` qualifier"
     )
+    # Another one, about each answer that is not as the format says.
+    warnings.filterwarnings("ignore", message="Pydantic serializer warnings")
     before = gc.get_threshold()
     # Half a million objects, nearly all of which stay: looking through them again and again is a fifth of the
     # time that the import takes.

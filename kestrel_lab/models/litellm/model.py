@@ -24,7 +24,7 @@ from kestrel_lab.models.litellm.library import (
     is_loaded,
     litellm_library,
 )
-from kestrel_lab.models.litellm.response import Response, join_blocks
+from kestrel_lab.models.litellm.response import Response, completion_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 
 
 _COMPATIBLE = ("openai/", "hosted_vllm/")
+_WANTS_REASONING = frozenset(
+    {"dashscope", "deepseek", "minimax", "moonshot", "volcengine", "xiaomi_mimo", "zai"}
+)
+"""Providers whose models go on with their own `reasoning_content` in a conversation with tools, also behind
+an own server that names them in its model's path. Others refuse a message that has it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ class LiteLLMModel:
         await import_litellm()
 
     async def _whole(self, litellm: Any, request: ModelRequest) -> Any:
-        """Return an unstreamed answer; content as a list of blocks, which litellm refuses, is read here."""
+        """Return an unstreamed answer: litellm's object, or the server's JSON where litellm refuses it."""
         received: dict[str, Any] = {}
 
         def note(details: dict[str, Any]) -> None:
@@ -117,9 +123,11 @@ class LiteLLMModel:
         try:
             return await litellm.acompletion(**self._arguments(request), logger_fn=note)
         except (litellm.InternalServerError, litellm.APIConnectionError):
-            if (body := join_blocks(received.get("body"))) is None:
+            # Litellm parses arguments of calls, and refuses what it cannot; here the model is told of it.
+            completion = completion_of(received.get("body"))
+            if completion is None:
                 raise
-            return litellm.ModelResponse(**body)
+            return completion
 
     @property
     def _sees(self) -> bool | None:
@@ -181,6 +189,9 @@ class LiteLLMModel:
             # The client refuses to work without a key, even if the server needs none.
             arguments["api_key"] = self.api_key or "none"
         if not self._compatible:
+            if any("reasoning_content" in message for message in messages):
+                # Litellm leaves it out of the messages that it writes for some of these providers.
+                arguments["extra_body"] = {"messages": messages, **self.extra.get("extra_body", {})}
             return arguments | {"messages": messages, **counted, **({"tools": tools} if tools else {})}
         body: dict[str, Json] = {"messages": [*messages], **({"tools": [*tools]} if tools else {}), **counted}
         body |= self.extra.get("extra_body", {})
@@ -211,7 +222,7 @@ def dialect_of(name: str) -> Dialect:
     provider, claude = name.partition("/")[0], "claude" in name.lower()
     return Dialect(
         signed_thinking=claude,
-        reasoning_text=provider in ("deepseek", "moonshot"),
+        reasoning_text=not _WANTS_REASONING.isdisjoint(name.lower().split("/")[:-1]),
         call_signatures=provider in ("gemini", "vertex_ai"),
         cache_marks=claude,
         tool_images=claude,

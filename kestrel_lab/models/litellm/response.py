@@ -6,13 +6,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.messages import ModelAnswer, ThinkingDelta, ThinkingPart
 from kestrel_lab.models.chat_format import CallPieces, from_wire, wire_name
+from kestrel_lab.models.litellm.cost import ReportedUsage, read_usage
 from kestrel_lab.models.litellm.web_sources import Source, sources_of
-from kestrel_lab.models.litellm.wire import StreamError, lines_of, repaired_events
+from kestrel_lab.models.litellm.wire import StreamError, lines_of, repaired_chunk, repaired_events
 from kestrel_lab.models.written_calls import ThinkingText, read_calls
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class Response:
         them back (`signed`).
         """
         self.model = ""
-        self.usage: Any = None
+        self.usage: ReportedUsage | None = None
         self._calls = CallPieces()
         self._finish = "stop"
         self._sources: tuple[Source, ...] = ()
@@ -143,12 +145,14 @@ class Response:
         return text
 
     def take(self, answer: Any) -> None:
-        """Take an answer that came whole."""
-        self.model = answer.model or self.model
+        """Take an answer that came whole, as litellm's object or as the JSON that the server sent.
+
+        It is read as a stream of one chunk, so that both are read with the same care.
+        """
+        body = answer if isinstance(answer, dict) else answer.model_dump(warnings=False)
         self._sources = sources_of(answer)
-        self._count(getattr(answer, "usage", None))
-        for choice in answer.choices[:1]:
-            self._add(choice, choice.message)
+        self._count(body.get("usage"))
+        self.add(_as_chunk({**body, "usage": None}))
 
     def add(self, chunk: Any) -> None:
         """Take one chunk of a stream."""
@@ -190,8 +194,10 @@ class Response:
             self._text.add(text)
         fields = getattr(said, "provider_specific_fields", None) or {}
         if refusal := fields.get("refusal"):
-            self._refusal.append(refusal)
+            self._refusal.append(str(refusal))
         for block in getattr(said, "thinking_blocks", None) or ():
+            if not isinstance(block, Mapping):
+                continue
             self._add_block(block)
             if not reasoning and (thought := block.get("thinking")):
                 self._on_delta(ThinkingDelta(thought))
@@ -231,9 +237,8 @@ class Response:
         return (ThinkingPart(text=reasoning),) if reasoning.strip() else ()
 
     def _count(self, usage: Any) -> None:
-        # All zero means that the server sent none.
-        if usage is not None and getattr(usage, "total_tokens", None):
-            self.usage = usage
+        if usage is not None:
+            self.usage = read_usage(usage) or self.usage
 
 
 @dataclass(slots=True)
@@ -266,22 +271,44 @@ def split_blocks(blocks: list[Any]) -> tuple[str, str]:
     return "".join(texts), "".join(thoughts)
 
 
-def join_blocks(body: Any) -> dict[str, Any] | None:
-    """Return a chat completion whose content is a list of blocks with text in place of the list; `None` for
-    anything else.
-    """
+def completion_of(body: Any) -> dict[str, Any] | None:
+    """Return the chat completion that a server sent, as text or as JSON; `None` for anything else."""
     try:
-        found: Any = loads(body) if isinstance(body, str) else body
+        completion: Any = loads(body) if isinstance(body, str) else body
     except ValueError:
         return None
-    choices = found.get("choices") if isinstance(found, dict) else None
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+    choices = completion.get("choices") if isinstance(completion, dict) else None
+    if not isinstance(choices, list) or not any(isinstance(choice, dict) for choice in choices):
         return None
-    message = choices[0].get("message")
-    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
-        return None
-    text, thought = split_blocks(message["content"])
-    said = {**message, "content": text} | ({"reasoning_content": thought} if thought else {})
-    refusal = said.pop("refusal", None)
-    said |= {"provider_specific_fields": {"refusal": refusal}} if refusal else {}
-    return {**found, "choices": [{**choices[0], "message": said}]}
+    return {**completion, "choices": [choice for choice in choices if isinstance(choice, dict)]}
+
+
+def _as_chunk(completion: dict[str, Any]) -> SimpleNamespace:
+    """Return a chat completion as the one chunk of a stream, with all that is read of chunks."""
+    chunk = repaired_chunk(completion)
+    choices = []
+    for choice in chunk["choices"]:
+        delta = dict(choice["delta"])
+        content = delta.get("content")
+        if isinstance(content, list):
+            text, thought = split_blocks(content)
+            delta |= {"content": text} | ({"reasoning_content": thought} if thought else {})
+        fields = delta.get("provider_specific_fields")
+        fields = fields if isinstance(fields, dict) else {}
+        refusal = delta.get("refusal")
+        if isinstance(refusal, str) and refusal:
+            fields = {"refusal": refusal, **fields}
+        calls = [
+            SimpleNamespace(**{"id": None, **call, "function": SimpleNamespace(**_function(call))})
+            for call in delta.get("tool_calls") or ()
+        ]
+        named = {"content": None, **delta, "tool_calls": calls, "provider_specific_fields": fields}
+        finish = choice.get("finish_reason")
+        choices.append(SimpleNamespace(delta=SimpleNamespace(**named), finish_reason=finish))
+    model = chunk.get("model")
+    return SimpleNamespace(model=model if isinstance(model, str) else "", choices=choices, usage=None)
+
+
+def _function(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {"name": function.get("name"), "arguments": function.get("arguments")}

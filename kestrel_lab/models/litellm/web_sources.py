@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.text_files import split_lines
 
 Source = tuple[str, str]
 """Title and address."""
@@ -43,7 +44,7 @@ def read_sources(text: str) -> tuple[str, tuple[Source, ...]]:
     said, mark, listed = text.rpartition(MARK)
     if not mark:
         return text, ()
-    rows = (_LINE.fullmatch(line.strip()) for line in listed.splitlines())
+    rows = (_LINE.fullmatch(line.strip()) for line in split_lines(listed))
     return said.rstrip(), tuple((row["title"], row["url"]) for row in rows if row)
 
 

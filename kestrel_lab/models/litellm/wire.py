@@ -8,12 +8,17 @@ without this an error would look like a model that says nothing.
 from __future__ import annotations
 
 import codecs
+import json
+import math
+import re
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from kestrel_lab.core.json_types import Json, dumps, loads
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.models.litellm.cost import read_usage
 
+_ODD_NUMBER: Final = re.compile(r"NaN|Infinity|\d[eE]\+?\d{3}|\d{400}")
 _DONE: Final = "[DONE]"
 _FIELDS: Final = frozenset({"event", "id", "retry", ""})
 """Of server-sent events, beside `data`; a line that begins with a colon is a comment."""
@@ -31,6 +36,20 @@ _KINDS: Final = {
     "not_found": 404,
 }
 """Words of the types and codes of errors, with the status that says the same."""
+
+
+def _finite_number(digits: str) -> float | None:
+    number = float(digits)
+    return number if math.isfinite(number) else None
+
+
+def _readable_integer(digits: str) -> int | None:
+    return int(digits) if len(digits) < 400 else None
+
+
+_LENIENT: Final = json.JSONDecoder(
+    strict=False, parse_constant=lambda _: None, parse_float=_finite_number, parse_int=_readable_integer
+)
 
 
 class StreamError(Exception):
@@ -154,7 +173,8 @@ class _Reader:
             self._keep(text or dumps(found))
             return []
         chunk = repaired_chunk(found)
-        return [text if chunk is found and text and "\n" not in text else dumps(chunk)]
+        unchanged = chunk is found and text and "\n" not in text and not _ODD_NUMBER.search(text)
+        return [text if unchanged else dumps(chunk)]
 
     def _keep(self, text: str) -> None:
         if self._chars < _MOST_KEPT:
@@ -168,6 +188,11 @@ def _parsed(text: str) -> Json:
     try:
         return loads(text)
     except ValueError:
+        pass
+    try:
+        # A number that is none, somewhere in what a server sends, costs that number only.
+        return cast("Json", _LENIENT.decode(text))
+    except (ValueError, RecursionError):
         return None
 
 
@@ -196,9 +221,30 @@ def repaired_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
     """
     choices = chunk.get("choices")
     complete = [_choice(one) for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
-    if complete == choices and _HEAD.keys() <= chunk.keys():
+    usage = chunk.get("usage")
+    repaired_usage = usage if usage is None or _is_usual(usage) else _usual_usage(usage)
+    if complete == choices and _HEAD.keys() <= chunk.keys() and repaired_usage is usage:
         return chunk
-    return {**_HEAD, **chunk, "object": _HEAD["object"], "choices": complete}
+    whole = {**_HEAD, **chunk, "object": _HEAD["object"], "choices": complete}
+    return {**whole, "usage": repaired_usage} if "usage" in chunk else whole
+
+
+_COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+def _is_usual(usage: Any) -> bool:
+    return isinstance(usage, dict) and all(type(usage.get(name)) is int for name in _COUNTS)
+
+
+def _usual_usage(usage: Any) -> dict[str, Any] | None:
+    """Return the numbers of a usage in the names of the format, as far as they are whole."""
+    reported = read_usage(usage)
+    if reported is None:
+        return None
+    read, written = reported.parts(0)
+    counts = (read, written, read + written)
+    details = {name: part for name, part in usage.items() if isinstance(part, dict)}
+    return {**details, **dict(zip(_COUNTS, counts, strict=True))}
 
 
 def _choice(choice: dict[str, Any]) -> dict[str, Any]:
@@ -206,6 +252,9 @@ def _choice(choice: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(delta, dict):
         message = choice.get("message")
         delta = message if isinstance(message, dict) else {}
+    content = delta.get("content")
+    if content is not None and not isinstance(content, str | list):
+        delta = {**delta, "content": dumps(content)}
     calls, one = delta.get("tool_calls"), delta.get("function_call")
     given = [calls] if isinstance(calls, dict) else calls if isinstance(calls, list) else []
     # The format before there were several.
@@ -230,6 +279,8 @@ def _choice(choice: dict[str, Any]) -> dict[str, Any]:
 def _call(call: dict[str, Any], place: int, of: int) -> dict[str, Any]:
     given = call.get("function")
     function: dict[str, Any] = given if isinstance(given, dict) else {}
+    if not isinstance(function.get("name", ""), str | None):
+        function = {**function, "name": str(function["name"])}
     args = function.get("arguments")
     if args is not None and not isinstance(args, str):
         function = {**function, "arguments": dumps(args)}

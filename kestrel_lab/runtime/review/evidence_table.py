@@ -279,7 +279,7 @@ def changed_spans(subject: Subject, changed: Iterable[str]) -> Iterator[Span]:
     added = {
         line[1:].strip()
         for span in subject.whole_spans
-        for line in span.text.splitlines()
+        for line in split_lines(span.text)
         if line.startswith("+")
     } - {""}
     for path in changed:
