@@ -189,11 +189,14 @@ def _from_copy(change: Change, before: Before) -> bool:
 def _restore_state(state: Iterable[Alteration], *, force: bool) -> dict[str, str]:
     """Restore state besides variables, the environment before what depends on it; return failures."""
     missing = dict[str, str]()
-    tried = list[Alteration]()
+    tried, due = list[Alteration](), list[Alteration]()
+    # All are looked at before any is restored: two may hold the same thing.
     for one in state:
         if not force and not one.is_back() and not one.is_as_left():
             missing[one.change.name] = f"something else has changed it since; {_FORCE}"
-            continue
+        else:
+            due.append(one)
+    for one in due:
         try:
             one.restore()
         except Exception as error:  # the boundary to libraries and to the system: the person sees it  # noqa: BLE001

@@ -8,19 +8,32 @@ own.
 
 from __future__ import annotations
 
+import _abc  # type: ignore[import-not-found]
 import ast
-import dis
+import builtins
+import os
 import sys
-from collections import deque
+import weakref
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 from kestrel_lab.tools.kernel.state.boundary import is_a, module_of, raw_dict, read_or, type_name
+from kestrel_lab.tools.kernel.state.code_names import (
+    dotted_paths,
+    names_of,
+    paths_of,
+    set_on_results,
+    sets_unseen,
+    stored_attributes,
+    stored_globals,
+    stored_names,
+)
 from kestrel_lab.tools.kernel.state.fingerprints import is_large, value_fingerprint
 from kestrel_lab.tools.kernel.state.libraries import is_own
+from kestrel_lab.tools.kernel.state.library_values import is_application
 from kestrel_lab.tools.kernel.state.probes import ABSENT, same, set_or_delete
 from kestrel_lab.tools.kernel.variables import (
     Alteration,
@@ -32,34 +45,28 @@ from kestrel_lab.tools.kernel.variables import (
 )
 
 _NOT_STATE = frozenset(
-    "__dict__ __weakref__ __doc__ __module__ __abstractmethods__ _abc_impl __annotations__ "
-    "__builtins__ __cached__ __file__ __loader__ "
-    "__name__ __package__ __path__ __spec__ __warningregistry__ __annotate_func__ "
-    "__annotations_cache__ last_exc last_type last_value "
-    "last_traceback".split()
+    "__dict__ __weakref__ __abstractmethods__ _abc_impl __builtins__ __warningregistry__ __annotate_func__ "
+    "__annotations_cache__ last_exc last_type last_value last_traceback".split()
 )
+_OF_FUNCTION = (
+    "__code__ __defaults__ __kwdefaults__ __annotations__ __doc__ __name__ __qualname__ __module__".split()
+)
+_OF_CLASS = ("__bases__", "__name__", "__qualname__")
 _VARS_OF: Callable[[type], Mapping[str, Any]] = vars(type)["__dict__"].__get__
 """The attributes of a class, by no code of its metaclass."""
 _CLOSURE = " in its closure"
+_REGISTERED = "registered classes"
+_REGISTERS = (list, dict, set, bytearray, deque, OrderedDict, defaultdict)
+"""Types of containers in which libraries keep what code has registered."""
+_NO_REGISTERS = frozenset(
+    "sys.modules sys.path sys.argv sys.meta_path sys.path_hooks warnings.filters gc.callbacks gc.garbage "
+    "threading._active threading._limbo threading._shutdown_locks threading._shutdown_locks_lock "
+    "multiprocessing.process._children copyreg.dispatch_table mimetypes.types_map".split()
+)
+"""Registers that have probes of their own, or that Python keeps of threads and processes."""
 _COPIED = (list, dict, set, bytearray, deque)
 _MOST_COPIED = 1_000
 _MOST_FOUND = 2_000
-_MOST_TEXT = 200
-_BY_TEXT = frozenset(
-    {
-        "setattr",
-        "delattr",
-        "patch",
-        "object",
-        "dict",
-        "monkeypatch",
-        "__setattr__",
-        "__dict__",
-        "vars",
-        "exec",
-        "eval",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +80,29 @@ class Holder:
     """
     own: bool = True
     """Of the user; otherwise of a library."""
+    touched: bool = False
+    """All its attributes count: the code calls a method of it, or sets its attributes."""
+    by_value: frozenset[str] = frozenset()
+    """The attributes to be compared by value, of an object that keeps them elsewhere than in a dictionary."""
 
     def read(self) -> dict[str, Any]:
         """Return the attributes now, the very objects."""
         target = self.target
         if type(target) is dict:
-            return hidden_names(target)
+            annotations = {name: target[name] for name in ("__annotations__",) if name in target}
+            return {**hidden_names(target), **annotations}
+        if self.by_value:
+            values = {name: read_or(ABSENT, getattr, target, name, ABSENT) for name in self.by_value}
+            return {name: _ReadValue((value,)) for name, value in values.items() if value is not ABSENT}
         if is_a(target, FunctionType):
-            found: dict[str, Any] = {
-                name: getattr(target, name) for name in ("__code__", "__defaults__", "__kwdefaults__")
-            }
+            found: dict[str, Any] = {name: read_or(None, getattr, target, name) for name in _OF_FUNCTION}
             found |= {f"{name}{_CLOSURE}": value for name, value in closure_of(target).items()}
             return {**found, **target.__dict__}
         found = dict(_VARS_OF(target) if is_a(target, type) else raw_dict(target))
         if is_a(target, type):
-            found["__bases__"] = read_or((), getattr, target, "__bases__")
+            found |= {name: read_or((), getattr, target, name) for name in _OF_CLASS}
+            if "_abc_impl" in found:
+                found[_REGISTERED] = _registered_classes(target)
         return {name: value for name, value in found.items() if name not in _NOT_STATE}
 
     def get(self, name: str) -> Any:
@@ -97,15 +112,30 @@ class Holder:
     def put(self, name: str, value: Any) -> None:
         """Make `value` the attribute of that name again; `ABSENT` removes it."""
         target = self.target
-        if is_a(target, FunctionType) and name.endswith(_CLOSURE) and target.__closure__:
+        if is_a(value, _ReadValue):
+            setattr(target, name, value[0])
+        elif name == _REGISTERED:
+            return
+        elif is_a(target, FunctionType) and name.endswith(_CLOSURE) and target.__closure__:
             place = target.__code__.co_freevars.index(name.removesuffix(_CLOSURE))
             target.__closure__[place].cell_contents = value
         elif is_a(target, type):
             type.__delattr__(target, name) if value is ABSENT else type.__setattr__(target, name, value)
-        elif is_a(target, FunctionType) and name in ("__code__", "__defaults__", "__kwdefaults__"):
+        elif is_a(target, FunctionType) and name in _OF_FUNCTION:
             setattr(target, name, value)
         else:
             set_or_delete(target if type(target) is dict else raw_dict(target), name, value)
+
+
+class _ReadValue(tuple[Any, ...]):
+    """A value that is read anew each time, so that it is compared by content."""
+
+    __slots__ = ()
+
+
+def _registered_classes(kind: type) -> _ReadValue:
+    """Return the classes that were registered with an abstract one, by weak references."""
+    return _ReadValue((read_or(frozenset[Any](), lambda: frozenset(_abc._get_dump(kind)[0])),))
 
 
 @dataclass(slots=True)
@@ -117,6 +147,8 @@ class _Part:
     """Its fingerprint; `None` if only identity is compared."""
     copy: Any = ABSENT
     """Its items, if it is a small container."""
+    shallow: bool = False
+    """Only which items it has is compared."""
 
     @classmethod
     def of(cls, value: Any, *, inside: bool) -> _Part:
@@ -125,8 +157,22 @@ class _Part:
         small = type(value) in _COPIED and len(value) <= _MOST_COPIED
         return cls(value, value_fingerprint(value), value.copy() if small else ABSENT)
 
+    @classmethod
+    def of_library(cls, label: str, value: Any) -> _Part:
+        """Return an attribute of a library; of a register the items count, and not what is in them."""
+        name = label.rpartition(".")[2].lower()
+        is_register = type(value) in _REGISTERS and label not in _NO_REGISTERS and "cache" not in name
+        if not is_register or len(value) > _MOST_COPIED:
+            return cls(value)
+        # What is referred to weakly is kept by something else.
+        if len(value) and all(is_a(item, weakref.ref) for item in value):
+            return cls(value)
+        return cls(value, copy=value.copy(), shallow=True)
+
     @property
     def changed_inside(self) -> bool:
+        if self.shallow:
+            return _item_ids(self.value) != _item_ids(self.copy)
         return self.seen is not None and value_fingerprint(self.value) != self.seen
 
     @property
@@ -136,7 +182,15 @@ class _Part:
             return ""
         if self.copy is ABSENT:
             return f"it is a {type_name(self.value)} that was changed inside"
+        if self.shallow:
+            return ""
         return "" if value_fingerprint(self.copy) == self.seen else "objects in it were changed"
+
+
+def _item_ids(container: Any) -> list[int]:
+    if is_a(container, dict):
+        return [id(part) for pair in dict.items(container) for part in pair]
+    return sorted(map(id, container)) if is_a(container, set) else list(map(id, container))
 
 
 @dataclass(slots=True)
@@ -150,6 +204,8 @@ class Snapshot:
     """Names of attributes that the code sets or deletes."""
     _paths: set[tuple[str, ...]] = field(default_factory=set)
     """Dotted names in the code: `("json", "dumps")`."""
+    _unseen: dict[str, str] = field(default_factory=dict)
+    """What the code may change and nobody can compare, each with the reason."""
 
     @classmethod
     def of(cls, code: str, names: dict[str, Any], own: Iterable[Holder]) -> Snapshot:
@@ -166,12 +222,13 @@ class Snapshot:
             )
         except (SyntaxError, ValueError):
             tree = ast.Module([], [])
-        snapshot._stored, snapshot._paths = _stored_names(tree), set(_dotted_paths(tree))
-        for holder in [Holder("", names), *own]:
+        snapshot._stored, snapshot._paths = stored_names(tree), set(dotted_paths(tree))
+        snapshot._unseen = dict.fromkeys(set_on_results(tree), "what a call gives is not known before")
+        for holder in [Holder("", names), Holder("builtins", builtins, own=False, touched=True), *own]:
             snapshot._add(holder)
             if is_a(holder.target, FunctionType):
-                snapshot._stored |= _attributes_of(holder.target.__code__)
-                snapshot._paths |= set(_paths_of(holder.target))
+                snapshot._stored |= stored_attributes(holder.target.__code__)
+                snapshot._paths |= set(paths_of(holder.target))
         snapshot.look_again()
         return snapshot
 
@@ -182,12 +239,29 @@ class Snapshot:
                 self._add(holder)
 
     def _add(self, holder: Holder) -> None:
-        if id(holder.target) not in self._parts:
+        # The environment has a probe, which names no value: one may be a secret.
+        if id(holder.target) not in self._parts and holder.target is not os.environ:
             found = holder.read()
             self._parts[id(holder.target)] = (
                 holder,
-                {name: _Part.of(value, inside=holder.own) for name, value in found.items()},
+                {name: _part_of(holder, name, value) for name, value in found.items()},
             )
+
+    def _add_called(self, function: FunctionType) -> None:
+        """Add what a function of a library that the code names can set: globals of its module, attributes of
+        other modules, and the objects that it names.
+        """
+        code = function.__code__
+        self._stored |= stored_attributes(code) | stored_globals(code)
+        module = sys.modules.get(module_of(function))
+        if module is not None:
+            self._add(Holder(module.__name__, module, own=False))
+        for name in names_of(code):
+            value = function.__globals__.get(name)
+            if isinstance(value, ModuleType):
+                self._add(Holder(value.__name__, value, own=is_own(value.__name__)))
+            elif value is not None and not is_a(value, type | FunctionType) and raw_dict(value):
+                self._add(Holder(f"{module_of(function)}.{name}", value, own=False, touched=True))
 
     def _on_the_way(self, first: str, rest: list[str]) -> Iterator[Holder]:
         """Yield the owners of attributes in `first`, `first.second`, …; no code is called on the way."""
@@ -203,17 +277,37 @@ class Snapshot:
                 if raw_dict(value) is not self.names:
                     yield Holder(value.__name__, value, own=is_own(value.__name__))
             elif is_a(value, type | FunctionType):
-                yield Holder(path, value, own=is_own(module_of(value)))
-            elif value is not self.names.get(first):
-                if not raw_dict(value):
-                    return
-                # An object of a library: settings, say.
-                yield Holder(path, value, own=False)
+                own = is_own(module_of(value))
+                if is_a(value, FunctionType) and not own:
+                    self._add_called(value)
+                yield Holder(path, value, own=own)
+            elif value is not self.names.get(first) or is_a(value, MethodType | BuiltinFunctionType):
+                yield from self._of_object(path, value)
             value = (_VARS_OF(value) if is_a(value, type) else raw_dict(value)).get(name, ABSENT)
             path = f"{path}.{name}"
 
+    def _of_object(self, path: str, value: Any) -> Iterator[Holder]:
+        """Yield the owner of what an object of a library holds: settings, or the module of a function."""
+        if is_a(value, MethodType):
+            if raw_dict(value.__self__) and not is_application(value.__self__):
+                yield Holder(path.rpartition(".")[0], value.__self__, own=False, touched=True)
+        elif is_a(value, BuiltinFunctionType):
+            module = value.__self__
+            if is_a(module, ModuleType):
+                # Such a module in C holds what a module of Python shows.
+                yield Holder(module.__name__, module, own=False)
+                if sets_unseen(module.__name__, value.__name__):
+                    self._unseen[path] = "Python does not show what it sets"
+        elif raw_dict(value):
+            yield Holder(path, value, own=False)
+        elif self._stored and not _is_plain(value):
+            yield Holder(path, value, own=False, touched=True, by_value=frozenset(self._stored))
+
     def alterations(self) -> Iterator[Alteration]:
         """Yield what is different now, each with the way back."""
+        for name, reason in self._unseen.items():
+            change = Change(name=name, kind="state", text="it cannot be seen what changed", lost=reason)
+            yield Alteration(change, lambda: None, lambda: True, lambda: False)
         for holder, parts in self._parts.values():
             now = holder.read()
             for name in [*parts, *(name for name in now if name not in parts)]:
@@ -222,10 +316,10 @@ class Snapshot:
 
     def _compared(self, holder: Holder, name: str, part: _Part | None, now: Any) -> Iterator[Alteration]:
         was = ABSENT if part is None else part.value
-        replaced = now is not was and not (is_a(was, CodeType) and same(was, now))
+        replaced = now is not was and not (is_a(was, CodeType | _ReadValue) and same(was, now))
         if not replaced and (part is None or not part.changed_inside):
             return
-        if replaced and not (holder.own or self._counts(name, was, now)):
+        if replaced and not (holder.own or holder.touched or self._counts(name, was, now)):
             return
         if was is ABSENT and is_a(now, ModuleType):  # an import
             return
@@ -237,9 +331,32 @@ class Snapshot:
         """
         if is_a(now, ModuleType) or is_a(was, ModuleType):
             return False
-        return name in self._stored or (
+        return name in (*self._stored, _REGISTERED) or (
             (callable(was) or was is ABSENT) and callable(now) and _is_foreign(now)
         )
+
+
+def _part_of(holder: Holder, name: str, value: Any) -> _Part:
+    if holder.own:
+        return _Part.of(value, inside=True)
+    return _Part.of_library(f"{holder.name}.{name}", value)
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in (
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        bool,
+        type(None),
+        list,
+        dict,
+        tuple,
+        set,
+        frozenset,
+    )
 
 
 def _is_foreign(value: Any) -> bool:
@@ -264,11 +381,16 @@ def _alteration(holder: Holder, name: str, part: _Part | None, now: Any, *, repl
         return found is now and (seen is None or value_fingerprint(found) == seen)
 
     def is_back() -> bool:
-        return holder.get(name) is was and (part is None or not part.changed_inside)
+        found = holder.get(name)
+        is_same = found is was or (is_a(was, _ReadValue) and same(found, was))
+        return is_same and (part is None or not part.changed_inside)
 
     label = f"{holder.name}.{name}" if holder.name else name
+    lost = "" if part is None else part.lost
+    if name == _REGISTERED:
+        text, lost = "others", "Python does not take a registration back"
     return Alteration(
-        Change(name=label, kind="state", text=text, lost="" if part is None else part.lost),
+        Change(name=label, kind="state", text=text, lost=lost),
         restore,
         is_as_left,
         is_back,
@@ -277,82 +399,6 @@ def _alteration(holder: Holder, name: str, part: _Part | None, now: Any, *, repl
 
 def _shown(value: Any) -> str:
     return "nothing" if value is ABSENT else short_repr(value)[:80]
-
-
-# What code names.
-
-
-def _stored_names(tree: ast.AST) -> set[str]:
-    """Return attribute names that code sets or deletes, also from texts if it can set by text."""
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    stored = {node.attr for node in nodes if not isinstance(node.ctx, ast.Load)}
-    return stored | {text.rpartition(".")[2] for text in _texts(tree)}
-
-
-def _texts(tree: ast.AST) -> Iterator[str]:
-    """Yield texts in code that can set attributes by name."""
-    nodes = list(ast.walk(tree))
-    called = {node.id for node in nodes if isinstance(node, ast.Name)} | {
-        node.attr for node in nodes if isinstance(node, ast.Attribute)
-    }
-    if called & _BY_TEXT:
-        yield from (
-            node.value
-            for node in nodes
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < _MOST_TEXT
-        )
-
-
-def _dotted_paths(tree: ast.AST) -> Iterator[tuple[str, ...]]:
-    """Yield each `a.b.c` in code by parts; imported names are expanded."""
-    imported = dict[str, tuple[str, ...]]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imported |= {one.asname: (one.name,) for one in node.names if one.asname}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            imported |= {one.asname or one.name: (node.module, one.name) for one in node.names}
-    for node in ast.walk(tree):
-        rest: list[str] = []
-        while isinstance(node, ast.Attribute):
-            rest.insert(0, node.attr)
-            node = node.value  # down the chain  # noqa: PLW2901
-        if isinstance(node, ast.Name):
-            yield (*imported.get(node.id, (node.id,)), *rest)
-    yield from (tuple(text.split(".")) for text in _texts(tree))
-
-
-def _paths_of(function: FunctionType) -> Iterator[tuple[str, ...]]:
-    """Yield module attributes a compiled function may name: each name on each module among its names."""
-    names = _names_of(function.__code__)
-    for name in names:
-        found = function.__globals__.get(name, sys.modules.get(name))
-        if isinstance(found, ModuleType):
-            yield from ((found.__name__, other) for other in names)
-    yield from (tuple(name.split(".")) for name in names if "." in name)
-
-
-@lru_cache(maxsize=4_096)
-def _names_of(code: CodeType) -> tuple[str, ...]:
-    """Return the names in code, and its texts if it can set attributes by text."""
-    found = [*code.co_names]
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            found += _names_of(const)
-        elif isinstance(const, str) and len(const) < _MOST_TEXT and set(code.co_names) & _BY_TEXT:
-            found.append(const)
-    return tuple(dict.fromkeys(found))
-
-
-@lru_cache(maxsize=4_096)
-def _attributes_of(code: CodeType) -> frozenset[str]:
-    """Return the names of attributes that compiled code sets or deletes, also by text."""
-    stored = {
-        str(one.argval) for one in dis.get_instructions(code) if one.opname in ("STORE_ATTR", "DELETE_ATTR")
-    }
-    inner = [_attributes_of(const) for const in code.co_consts if isinstance(const, CodeType)]
-    return frozenset(
-        stored.union(*inner, (name.rpartition(".")[2] for name in set(_names_of(code)) - set(code.co_names)))
-    )
 
 
 # What is the user's own.

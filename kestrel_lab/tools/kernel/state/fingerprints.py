@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial, singledispatchmethod
 from typing import Any, cast
 
 from kestrel_lab.tools.kernel.state.boundary import is_a, raw_dict, read_or, type_name
@@ -329,7 +329,15 @@ def file_state(file: Any) -> object:
         return file.buffer.tell() if hasattr(file, "buffer") else "open"
 
 
+def _of_function_cache(value: Any) -> object:
+    info = value.cache_info()
+    # Its hits are no state.
+    return [value.__wrapped__, info.misses, info.currsize, dict(raw_dict(value))]
+
+
 _READERS: dict[tuple[type, ...], Callable[[Any], object]] = {
+    (type(lru_cache(len)),): _of_function_cache,
+    (singledispatchmethod,): lambda value: [dict(value.dispatcher.registry), value.func],
     (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType): _of_generator,
     (random.Random,): lambda value: [value.getstate(), dict(value.__dict__)],
     (io.IOBase,): file_state,

@@ -55,9 +55,7 @@ def _of_traits(value: Any) -> tuple[object, Iterable[object]]:
     Parts of an application, such as the shell of the kernel, change with each cell; what is set of them has
     probes.
     """
-    application = sys.modules.get("traitlets.config")
-    is_application = application is not None and is_a(value, application.Configurable)
-    if is_application and not is_own(type(value).__module__):
+    if is_application(value):
         return ("id", id(value)), ()
     attributes = {**raw_dict(value), **value._trait_values}
     shown = {
@@ -70,6 +68,13 @@ def _of_traits(value: Any) -> tuple[object, Iterable[object]]:
         for name, kinds in value._trait_notifiers.items()
     }
     return ("traits", id(value), tuple(shown)), [*shown.values(), observers]
+
+
+def is_application(value: object) -> bool:
+    """Return true for a part of an application that traitlets configures, such as the shell of the kernel."""
+    application = sys.modules.get("traitlets.config")
+    is_part = application is not None and is_a(value, application.Configurable)
+    return is_part and not is_own(type(value).__module__)
 
 
 def _of_numpy(value: Any) -> tuple[object, Iterable[object]] | None:

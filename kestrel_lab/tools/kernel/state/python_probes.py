@@ -43,6 +43,15 @@ def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
         "garbage collection": (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
         "gc threshold": (gc.get_threshold, lambda values: gc.set_threshold(*values)),
         "gc debugging": (gc.get_debug, gc.set_debug),
+        "tracking of coroutines": (
+            sys.get_coroutine_origin_tracking_depth,
+            sys.set_coroutine_origin_tracking_depth,
+        ),
+        "hooks of asynchronous generators": (
+            sys.get_asyncgen_hooks,
+            lambda hooks: sys.set_asyncgen_hooks(*hooks),
+        ),
+        "flags of dlopen": (sys.getdlopenflags, sys.setdlopenflags),
         "stack size of threads": (threading.stack_size, threading.stack_size),
         "tracemalloc": (tracemalloc.is_tracing, lambda on: tracemalloc.start() if on else tracemalloc.stop()),
         "faulthandler": (
