@@ -106,6 +106,7 @@ def chat_recording(value: dict[str, Any], source: str, suite: str) -> Recording:
         began=answer.read("created", read_seconds),
         suite=suite,
         scenario=metadata.label("scenario") or record.label("scenario") or known,
+        group=metadata.label("group", "conversation_id"),
         facts={"metadata": dict(metadata)} if metadata else {},
         left_out=tuple(dict.fromkeys(left_out)),
     )

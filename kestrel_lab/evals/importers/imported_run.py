@@ -130,6 +130,10 @@ class WholeUsage:
         return metrics
 
 
+SHARED: Final = ("group", "repo", "document", "passage", "source")
+"""Metadata by which samples of Inspect say what they share, the first that a sample has."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recording:
     """What was recorded of one task."""
@@ -161,6 +165,10 @@ class Recording:
     suite: str = ""
     scenario: str = ""
     family: str = ""
+    group: str = ""
+    """What its scenario is drawn together with, where the format says that: a task, repository, document or
+    conversation. See `evals.scenario_groups`.
+    """
     config: str = ""
     epoch: int = 1
     scores: tuple[dict[str, Json], ...] | None = None
@@ -347,6 +355,7 @@ _RECORDED_TEXTS: Final = (
     "suite",
     "scenario",
     "family",
+    "group",
     "config",
     "summary",
 )

@@ -19,6 +19,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.importers.imported_run import (
+    SHARED,
     ImportedCall,
     ImportedMessage,
     Recording,
@@ -205,6 +206,7 @@ def sample_row(about: dict[str, Any], record: JsonFields, passes: float) -> dict
         "suite": about["task"],
         "scenario": sample_id,
         "family": "",
+        "group": record.fields("metadata").label(*SHARED),
         "config": _config(JsonFields(about, "eval", record.left_out)),
         "model": about["model"],
         "model_kind": "scripted" if about["model"].startswith("mockllm/") else "real",
@@ -382,6 +384,7 @@ def _recording(about: dict[str, Any], record: JsonFields, source: str, passes: f
         unjudged=main_verdict(scores)[1] if scores else "",
         suite=row["suite"],
         scenario=row["scenario"],
+        group=row["group"],
         config=row["config"],
         epoch=row["epoch"],
         summary=record.fields("output").text("completion"),

@@ -204,7 +204,11 @@ class _Import:
         try:
             scenario = None if self._judge is None else self._judge.scenario(found.scenario, found.goal)
             if self._judge is not None:
-                named = {} if scenario is None else {"scenario": scenario.id, "family": scenario.family}
+                named = (
+                    {}
+                    if scenario is None
+                    else {"scenario": scenario.id, "family": scenario.family, "group": scenario.group}
+                )
                 found = replace(found, suite=self._judge.suite.name if scenario else "", **cast("Any", named))
                 # A run is a trial of this suite, or of none.
                 found = replace(found, scores=None if scenario is None else found.scores or ())
@@ -287,12 +291,19 @@ class _Import:
         if self._judge is not None:
             return self._judge.suite
         rows = self._rows[name].values()
-        scenarios = {row.scenario: row.family for row in rows}
+        scenarios = {row.scenario: row for row in rows}
         return Suite(
             name=name,
             scenarios=tuple(
-                Scenario(id=key, goal=self._goals[name, key], checks=(), family=family)
-                for key, family in scenarios.items()
+                Scenario(
+                    id=key,
+                    goal=self._goals[name, key],
+                    checks=(),
+                    family=row.family,
+                    # Only the format knows whether equal goals had equal files.
+                    group=row.group,
+                )
+                for key, row in scenarios.items()
             ),
             configs=tuple(
                 Config(name=config, model=model)

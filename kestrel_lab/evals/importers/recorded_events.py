@@ -279,6 +279,7 @@ def trial_of(recording: Recording, events: Sequence[tuple[float, e.Event]]) -> E
         reason = failed_text((str(score["check"]), "") for score in failed)
     result: dict[str, Json] = {
         "family": recording.family,
+        **({"group": recording.group} if recording.group else {}),
         "weight": 1.0,
         "model": recording.model,
         "model_kind": recording.kind,

@@ -12,6 +12,7 @@ from test_bad_records import DOJO, LOG, SAMPLE
 from test_formats import written
 
 from kestrel_lab import Lab
+from kestrel_lab.evals.importers.coding_agents.swe_agents import repository_of_instance
 
 TRAJECTORY = {
     "schema_version": "ATIF-v1.4",
@@ -147,3 +148,23 @@ def test_one_odd_element_of_a_list_names_itself(tmp_path: Path, lab: Lab) -> Non
     found = lab.evals.import_runs_sync(written(tmp_path / "gpt-4o-airline.json", [[TAU[0], *odd]]))
     assert len(found.frame) == 2 and "pass" in found.frame["outcome"].tolist()
     assert len(found.broken) == 4
+
+
+def test_attacks_on_one_task_are_one_group(tmp_path: Path, lab: Lab) -> None:
+    """Three attacks on one user task of AgentDojo count as one task, and so does the result: one passed of
+    them all is no rate of three tasks.
+    """
+    for number, task in enumerate(("u1", "u1", "u1", "u2")):
+        value = {**DOJO, "user_task_id": task, "injection_task_id": f"i{number}", "utility": task == "u1"}
+        written(tmp_path / "in" / f"{number}.json", [value])
+    (result,) = lab.evals.import_runs_sync(tmp_path / "in").results.values()
+    assert sorted(result.suite.groups.values()) == ["banking/u1"] * 3 + ["banking/u2"]
+    assert "4 scenarios of 2 tasks" in result.headline
+    (summary,) = result.summaries()
+    assert (summary["scenarios"], summary["groups"]) == (4, 2)
+
+
+def test_issues_of_one_repository_are_one_group() -> None:
+    """An instance of SWE-bench names its repository; any other id says nothing of one."""
+    assert repository_of_instance("django__django-11099") == "django__django"
+    assert repository_of_instance("my-task-7") == ""

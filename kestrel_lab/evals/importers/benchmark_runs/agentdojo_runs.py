@@ -65,6 +65,7 @@ def agentdojo_recording(value: dict[str, Any], source: str) -> Recording:
         suite=suite_name(suite, attack or None),
         scenario="/".join(names),
         family=attack or "no attack",
+        group="/".join(map(str, names[:2])),
         config=pipeline,
         scores=tuple(scores),
         passed=all(bool(score["passed"]) for score in scores) if judged else None,

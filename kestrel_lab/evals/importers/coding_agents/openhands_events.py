@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.importers.coding_agents.swe_agents import repository_of_instance
 from kestrel_lab.evals.importers.imported_run import (
     ImportedCall,
     ImportedMessage,
@@ -106,6 +107,7 @@ def openhands_row(value: dict[str, Any], source: str) -> Recording:
         error=error or conversation.error,
         suite=metadata.text("dataset") or "openhands",
         scenario=instance or conversation.scenario,
+        group=repository_of_instance(instance),
         config=model,
         messages=messages,
         summary=patch,

@@ -78,11 +78,20 @@ def swe_agent_recording(value: dict[str, Any], source: str) -> Recording:
         error=one_line(status, 200) if "error" in status else "",
         reason="" if status in ("", "submitted") or "error" in status else status,
         scenario=name,
+        group=repository_of_instance(name),
         summary=submission,
         usage=_model_stats(info),
         facts={"exit_status": status, **({"submission": submission} if submission else {})},
         left_out=tuple(left_out),
     )
+
+
+def repository_of_instance(instance: str) -> str:
+    """Return the repository of an instance of SWE-bench, whose id is `owner__name-NUMBER`; empty for another
+    id.
+    """
+    named = re.fullmatch(r"(.+__.+)-\d+", instance)
+    return named[1] if named else ""
 
 
 def _replayed_model(record: JsonFields) -> str:
@@ -229,6 +238,7 @@ def _read_mini(parts: Sequence[tuple[str, Any]], record: JsonFields) -> Recordin
         messages=messages,
         reason="" if status.lower() in ("", "submitted") else status,
         scenario=instance,
+        group=repository_of_instance(instance),
         summary=info.text("submission"),
         usage=_model_stats(info),
         facts=facts,

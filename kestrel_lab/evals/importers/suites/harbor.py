@@ -117,6 +117,7 @@ def _read_task(draft: SuiteDraft, task: Path) -> None:
         {
             "id": name,
             "family": str(metadata.pop("category", "")),
+            "group": str(metadata.get("repo") or metadata.get("source") or ""),
             "goal": asked[0] or " ",
             "turns": [*asked[1:]],
             "tags": [*(tags or keywords)],

@@ -19,6 +19,7 @@ from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.text_files import split_lines
+from kestrel_lab.evals.importers.imported_run import SHARED
 from kestrel_lab.evals.importers.suites.draft import (
     SuiteDraft,
     as_list,
@@ -408,6 +409,7 @@ class _TaskReader:
                 if not isinstance(name, str | int) or not name
                 else str(name),
                 "family": self.name if self.several else "",
+                "group": next((str(metadata[key]) for key in SHARED if metadata.get(key)), ""),
                 "goal": "\n\n".join(filter(None, (system, goal))) or " ",
                 "choices": choices,
                 "expected": targets[0] if len(targets) == 1 else [*targets],

@@ -366,11 +366,14 @@ class _Reader:
             return
         threshold = self.checks.threshold(where, test if "threshold" in test else self.default)
         metadata = {**as_mapping(self.default.get("metadata")), **as_mapping(test.get("metadata"))}
+        several = len(as_list(self.config.get("prompts"))) > 1
         self.draft.add(
             where,
             {
                 "id": name,
-                "family": label if len(as_list(self.config.get("prompts"))) > 1 else "",
+                "family": label if several else "",
+                # One test with each of its prompts and combinations of values is one thing.
+                "group": where.partition(",")[0] if several or "," in where else "",
                 "goal": f"{system}\n\n{goal}" if system else goal or " ",
                 "checks": cast("list[Json]", checks),
                 "at_least": threshold,
