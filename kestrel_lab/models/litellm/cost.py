@@ -132,16 +132,22 @@ def usage_of(
         tokens_cache_written=reported.cache_written,
         tokens_reasoning=reported.reasoning,
     )
+    paid = price_of(litellm, model, _priced_usage(litellm, reported, 0))
+    return usage + (Usage(unpriced=1) if paid is None else Usage(cost_usd=paid))
+
+
+def price_of(litellm: Any, model: str, usage: Any) -> float | None:
+    """Return what `usage`, as litellm has it, costs by litellm's table; `None` where it has no price."""
     try:
-        paid = sum(litellm.cost_per_token(model=model, usage_object=_priced_usage(litellm, reported, 0)))
+        paid = sum(litellm.cost_per_token(model=model, usage_object=usage))
     # No price, or an unknown provider.
     except (
         litellm.ModelNotMappedError,
         litellm.NotFoundError,
         litellm.BadRequestError,
     ):
-        return usage + Usage(unpriced=1)
-    return usage + (Usage(cost_usd=paid) if math.isfinite(paid) and paid >= 0 else Usage(unpriced=1))
+        return None
+    return paid if math.isfinite(paid) and paid >= 0 else None
 
 
 def _priced_usage(litellm: Any, reported: ReportedUsage, written: int) -> Any:

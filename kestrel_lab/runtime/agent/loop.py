@@ -158,6 +158,7 @@ async def _think(
                 patience_s=limits.patience_s,
                 idle=idle,
                 call_s=limits.model_seconds,
+                before_call=ctx.check_price,
             )(
                 asked.request,
                 lambda text: ctx.tell(

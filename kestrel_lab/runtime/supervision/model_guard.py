@@ -45,17 +45,21 @@ def guard_model(
     patience_s: float = math.inf,
     idle: IdleTime | None = None,
     call_s: float | None = None,
+    before_call: Callable[[Model], None] | None = None,
 ) -> Model:
     """Return `model` under supervision; changes of health and pauses are emitted to the run that makes the
     call.
 
     A call waits for at most `patience_s` for an endpoint that is away, and no longer than the supervisor
     allows. Time spent waiting, for a turn or between attempts, is added to `idle`. An attempt that takes
-    longer than `call_s` fails. A model made of several is supervised endpoint by endpoint, and only the last
-    one is waited for. A script or a recording has no endpoint and is returned as it is.
+    longer than `call_s` fails. `before_call` is called with the model before each of its requests, once it
+    is ready. A model made of several is supervised endpoint by endpoint, and only the last one is waited for.
+    A script or a recording has no endpoint and is returned as it is.
     """
     idle = idle or IdleTime()
-    over = partial(guard_model, supervisor=supervisor, emit=emit, idle=idle, call_s=call_s)
+    over = partial(
+        guard_model, supervisor=supervisor, emit=emit, idle=idle, call_s=call_s, before_call=before_call
+    )
     if isinstance(model, EscalatingModel):
         *others, last = model.models
         return replace(
@@ -74,7 +78,13 @@ def guard_model(
     refused_s = _RATE_LIMIT_PATIENCE_S if supervisor.patience_s is None else supervisor.patience_s
     refused_s = refused_s if patience_s > 0 else 0.0
     meter = partial(
-        MeteredModel, endpoint=endpoint, emit=emit, patience_s=refused_s, idle=idle, call_s=call_s
+        MeteredModel,
+        endpoint=endpoint,
+        emit=emit,
+        patience_s=refused_s,
+        idle=idle,
+        call_s=call_s,
+        before_call=before_call,
     )
     guard.model = _meter_innermost(model, meter, idle, guard.waits_for)
     return guard
@@ -287,18 +297,14 @@ class MeteredModel(_Supervised):
     """
 
     call_s: float | None = None
+    before_call: Callable[[Model], None] | None = None
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; raises the model's own error."""
         stream = Stream(on_delta)
         turns, refused_at = self.endpoint.turns, math.inf
         waiting = self.idle.queueing
-        if isinstance(self.model, PreparableModel) and not self.model.ready:
-            self.emit(Progress(text=self.model.preparing))
-            # What a process does once is no time of this call.
-            with waiting():
-                await self.model.prepare()
-            self.emit(Progress(text=""))
+        await self._prepare()
         while True:
             with waiting():
                 ticket = await turns.enter()
@@ -327,6 +333,17 @@ class MeteredModel(_Supervised):
             if not reported:
                 self.emit(Progress(text=f"waiting for {self.endpoint.name}: {self.endpoint.slowed}"))
             waiting = self.idle.backing_off
+
+    async def _prepare(self) -> None:
+        """Have the model load what a process loads once."""
+        if isinstance(self.model, PreparableModel) and not self.model.ready:
+            self.emit(Progress(text=self.model.preparing))
+            # It is no time of this call.
+            with self.idle.queueing():
+                await self.model.prepare()
+            self.emit(Progress(text=""))
+        if self.before_call is not None:
+            self.before_call(self.model)
 
     async def _in_time(self, request: ModelRequest, stream: Stream) -> ModelAnswer:
         silence = _Silence(self.endpoint.name, stream, self.emit)

@@ -14,7 +14,7 @@ from waits import LoopClock, becomes
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.errors import DependencyError, ModelError
-from kestrel_lab.core.events.union import Event, Progress
+from kestrel_lab.core.events.union import BudgetWarned, Event, ModelAnswered, Progress
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.evals.execution.runner import run_suite
@@ -319,3 +319,22 @@ def test_a_trial_waits_within_its_limit_and_is_the_error_of_the_endpoint(session
         row = asyncio.run(run_suite(session, suite, configs={"m": model})).rows[0]
     assert row.result["outcome"] == "error"
     assert "503 from" in str(row.result["reason"])
+
+
+def test_a_limit_of_money_that_cannot_be_counted_is_told_before_the_first_request(
+    session: Lab, workspace: Path
+) -> None:
+    """A model without a price: the warning stands in the log before any answer, once; without a limit of
+    money there is none.
+    """
+
+    def kinds(limits: Limits) -> list[str]:
+        calls = Reply(calls=(("list_files", "{}"),))
+        with OpenAIServer([calls, Reply(text="done")]) as server:
+            model = with_retries(LiteLLMModel("openai/any", api_base=server.api_base, api_key="k"))
+            run = asyncio.run(session.run("go", model=model, workspace=workspace, limits=limits))
+        wanted = (BudgetWarned, ModelAnswered)
+        return [event.type for event in run.events() if isinstance(event, wanted)]
+
+    assert kinds(Limits(cost_usd=0.5)) == ["budget_warned", "model_answered", "model_answered"]
+    assert kinds(Limits(cost_usd=None)) == ["model_answered", "model_answered"]
