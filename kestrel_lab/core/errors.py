@@ -125,6 +125,7 @@ class ModelError(RunError):
         retry_after_s: float | None = None,
         caller: bool = False,
         rate_limited: bool = False,
+        received: bool | None = True,
         tried: tuple[TriedModel, ...] = (),
     ) -> None:
         super().__init__(message)
@@ -134,6 +135,10 @@ class ModelError(RunError):
         """How long the provider asks to wait before the next attempt, when it says so."""
         self.rate_limited = rate_limited
         """Whether the provider is there and wants fewer calls."""
+        self.received = received
+        """False if no connection was made; `None` if the request was sent and no answer came, so that the
+        provider may have done its work, and counted it.
+        """
         self.caller = caller
         """Whether the caller must change something (key, name, conversation); another model is not asked."""
         self.tried = tried

@@ -85,6 +85,12 @@ class Limits:
                 )
                 raise UsageError(msg)
 
+    @property
+    def patience_s(self) -> float:
+        """The seconds that a call waits for an endpoint that is away: the shortest limit of time."""
+        bounds = (self.seconds, self.wall_seconds, self.model_seconds)
+        return min((bound for bound in bounds if bound is not None), default=math.inf)
+
     def as_json(self) -> dict[str, Json]:
         """Return the fields as a JSON object."""
         return {name: getattr(self, name) for name in _NAMES}

@@ -135,6 +135,7 @@ def _error_with_tried(
         retry_after_s=error.retry_after_s,
         caller=error.caller,
         rate_limited=error.rate_limited,
+        received=error.received,
         tried=(*tried,),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,7 @@ class RetryingModel(ModelWrapper):
 
     The pause grows from `first_wait_s`; a provider's own `Retry-After` goes before it. An attempt that has
     already streamed text is never repeated, so that no reader sees a piece twice: its error is raised as it
-    is.
+    is. So is the error of one that the provider may have received: repeated in silence, it may be paid twice.
     """
 
     model: Model
@@ -36,6 +37,8 @@ class RetryingModel(ModelWrapper):
     first_wait_s: float = 0.5
     idle: IdleTime | None = None
     """Measures the pauses."""
+    waited_for: Callable[[ModelError], bool] | None = None
+    """Whether a wrapper around this one waits for an error to pass: such an error is raised at once."""
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; raises the last attempt's `ModelError`."""
@@ -45,7 +48,7 @@ class RetryingModel(ModelWrapper):
         logging.getLogger("stamina").addHandler(_QUIET)
         stream = Stream(on_delta)
         attempts = stamina.retry_context(
-            on=partial(_pause, stream),
+            on=partial(self._pause, stream),
             attempts=self.attempts,
             timeout=None,
             wait_initial=self.first_wait_s,
@@ -64,14 +67,15 @@ class RetryingModel(ModelWrapper):
                         raise
         raise ModelError(f"{self.name} was not asked: attempts must be at least 1, not {self.attempts}")
 
-
-def _pause(stream: Stream, error: Exception) -> bool | float:
-    """Return whether to try again after `error`, or after how many seconds."""
-    if not isinstance(error, ModelError) or not error.transient or stream.begun:
-        return False
-    if error.retry_after_s is None:
-        return True
-    return error.retry_after_s if error.retry_after_s <= LONGEST_WAIT_S else False
+    def _pause(self, stream: Stream, error: Exception) -> bool | float:
+        """Return whether to try again after `error`, or after how many seconds."""
+        if not isinstance(error, ModelError) or not error.transient or stream.begun:
+            return False
+        if error.received is None or (self.waited_for is not None and self.waited_for(error)):
+            return False
+        if error.retry_after_s is None:
+            return True
+        return error.retry_after_s if error.retry_after_s <= LONGEST_WAIT_S else False
 
 
 def with_retries(model: Model, attempts: int = 3, *, first_wait_s: float = 0.5) -> RetryingModel:

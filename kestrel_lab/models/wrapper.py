@@ -82,14 +82,17 @@ def drop_text(_: str) -> None:
 class Stream:
     """Passes on streamed text and records that there was some: a later attempt must not show it again."""
 
-    __slots__ = ("_on_delta", "begun")
+    __slots__ = ("_on_delta", "begun", "heard")
 
     def __init__(self, on_delta: OnDelta) -> None:
         self._on_delta = on_delta
         self.begun = False
+        self.heard = False
+        """Whether anything came, reasoning included."""
 
     def __call__(self, piece: str) -> None:
         """Pass on `piece`; reasoning, which the answer replaces, may be shown a second time."""
+        self.heard = True
         self.begun = self.begun or not isinstance(piece, ThinkingDelta)
         self._on_delta(piece)
 

@@ -459,7 +459,7 @@ def _progressed(view: RunView, event: e.Progress) -> list[Change]:
     """Show how far a step is; what is of use later as a row of its own, too."""
     text = formatting.sanitize_short(event.text, 200)
     changes = [view.head.change(progress=text, fraction=event.fraction)]
-    return [*changes, row_builders.notice_row(view, "info", text)] if event.lasting else changes
+    return [*changes, row_builders.notice_row(view, "info", event.text)] if event.lasting else changes
 
 
 def _written(view: RunView, event: e.ToolDelta) -> list[Change]:

@@ -30,6 +30,8 @@ class Reply:
     """Tool calls as `(name, arguments text)`; arguments are streamed in pieces of `piece` characters."""
     usage: tuple[int, int] | None = (11, 7)
     """Prompt and completion tokens; `None` sends no usage."""
+    sent_usage: dict[str, Any] | None = None
+    """The usage as it is sent, in place of these numbers."""
     finish: str = ""
     piece: int = 4
     status: int = 200
@@ -166,7 +168,9 @@ def _finish(reply: Reply) -> str:
     return reply.finish or ("tool_calls" if reply.calls else "stop")
 
 
-def _usage(reply: Reply) -> dict[str, int]:
+def _usage(reply: Reply) -> dict[str, Any]:
+    if reply.sent_usage is not None:
+        return reply.sent_usage
     read, written = reply.usage or (0, 0)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 

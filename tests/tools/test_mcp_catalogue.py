@@ -26,6 +26,7 @@ from kestrel_lab.mcp.registry.catalogue import (
 from kestrel_lab.mcp.registry.client import Registry
 from kestrel_lab.mcp.registry.scoring import imitated_name, score_entry
 from kestrel_lab.tools.web.fetch import Reach
+from kestrel_lab.tools.web.json_api import Service
 
 
 def server(name: str = "io.github.a/b", **package: Any) -> dict[str, Any]:
@@ -284,9 +285,12 @@ def test_a_registry_that_makes_no_sense_is_told_of_and_breaks_nothing(
         asyncio.run(registry.search("git"))
 
 
-def test_a_registry_with_nothing_in_it_gives_nothing(address: str) -> None:
-    """Other JSON than expected has no servers; an address that is none is a mistake of whoever wrote it."""
-    assert asyncio.run(Registry.at(f"{address}/list", Reach(env={})).search("git")) == []
+def test_a_registry_of_another_shape_is_an_error(address: str) -> None:
+    """Other JSON than expected is not an answer without servers; an address that is none is a mistake of
+    whoever wrote it.
+    """
+    with pytest.raises(ConnectionError, match="answered in another shape"):
+        asyncio.run(Registry.at(f"{address}/list", Reach(env={})).search("git"))
     with pytest.raises(UsageError, match="mcp_registry is not an address"):
         Registry.at("ftp://x", Reach(env={}))
 
@@ -476,14 +480,13 @@ def test_a_registry_is_read_on_where_it_says_so(cursor: str | None, pages: int) 
     """Two pages at most, and not from a place that is named at length."""
     asked: list[str] = []
 
-    class Scripted:
-        base = "https://r"
-
-        async def get(self, path: str, **query: Any) -> Any:
-            asked.append(query["cursor"])
+    class Scripted(Service):
+        async def get(self, path: str, **query: str | int) -> Any:
+            asked.append(str(query["cursor"]))
             return {"servers": [{"server": server()}], "metadata": {"nextCursor": cursor}}
 
-    found = asyncio.run(Registry(Scripted()).search("git"))  # type: ignore[arg-type]
+    service = Scripted(name="the registry", base="https://r", reach=Reach(env={}), headers={})
+    found = asyncio.run(Registry(service).search("git"))
     assert (len(found), asked) == (1, ["", cursor][:pages])
 
 

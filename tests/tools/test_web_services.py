@@ -13,6 +13,7 @@ from kestrel_lab.tools.builtin import web_tools
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Toolbox, ToolContext
 from kestrel_lab.tools.web.fetch import Reach
+from kestrel_lab.tools.web.search_engines import search_function
 
 ISSUE = {
     "url": "https://api.github.com/repos/octocat/Hello-World/issues/1347",
@@ -299,6 +300,63 @@ def test_brave_searches_the_web() -> None:
             *("/res/v1/web/search?q=kestrel&count=2&freshness=pw", "/res/v1/web/search?q=kestrel&count=1")
         ]
         assert {one.headers["x-subscription-token"] for one in server.asked} == {"k3y"}
+
+
+OTHER_SHAPES: list[Any] = [
+    {"error": "moved"},
+    {"results": [{"url": "https://example.org"}]},
+    {"web": {"results": {"0": "x"}}, "items": {"0": "x"}, "issues": "none"},
+    {"web": {"results": ["text"]}, "items": ["text"], "issues": ["text"]},
+    {"web": {"results": [{"link": "x"}]}, "items": [{"link": "x"}], "issues": [{"link": "x"}]},
+    [],
+    "nothing",
+    None,
+]
+SEARCHES = {
+    "brave_search": ({"query": "x"}, "/res/v1/web/search"),
+    "web_search": ({"query": "x"}, "/res/v1/web/search"),
+    "web_results": ({"query": "x"}, "/res/v1/web/search"),
+    "github_search": ({"query": "x"}, "/search/issues"),
+    "jira_search": ({"jql": "x"}, "/rest/api/2/search"),
+}
+
+
+@pytest.mark.parametrize("value", OTHER_SHAPES, ids=lambda value: json.dumps(value)[:30])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_an_answer_of_another_shape_is_an_error(name: str, value: Any) -> None:
+    """No search says that nothing was found where its service answered something else; it shows what came."""
+    arguments, path = SEARCHES[name]
+    with serving({path: recorded(value)}) as server:
+        tools = box(
+            BRAVE_API_KEY="k",
+            BRAVE_API_URL=server.url(),
+            GITHUB_TOKEN="t",
+            GITHUB_API_URL=server.url(),
+            JIRA_URL=server.url(),
+            JIRA_API_TOKEN="t",
+        )
+        with pytest.raises(ValueError, match="answered in another shape") as caught:
+            use(tools, name, **arguments)
+    came = "text" if "text" in json.dumps(value) else json.dumps(value)
+    assert came[:100] in str(caught.value)
+
+
+def test_a_search_of_brave_without_pages_found_nothing() -> None:
+    """Brave leaves the part for pages out where it found none: that is an answer of its shape."""
+    empty = {"type": "search", "query": {"original": "xyzzy"}, "mixed": {}}
+    with serving({"/res/v1/web/search": recorded(empty)}) as server:
+        tools = box(BRAVE_API_KEY="k", BRAVE_API_URL=server.url())
+        assert use(tools, "web_search", query="xyzzy") == "nothing was found for 'xyzzy'"
+
+
+@pytest.mark.parametrize(
+    "results", [None, {"a": 1}, "text", [("title", "url")], [{"url": "u"}], [("t", "", "e")]]
+)
+def test_an_engine_of_another_shape_is_an_error(results: Any) -> None:
+    """An engine that a program brings is held to titles, addresses and extracts, too."""
+    search = search_function(Reach(env={}), lambda query, count: results)
+    with pytest.raises(ValueError, match="answered in another shape"):
+        asyncio.run(search("x", 3))
 
 
 def test_pull_requests_of_one_repository_are_read() -> None:

@@ -27,7 +27,7 @@ from kestrel_lab.evals.commits.worktrees import environment_for, temporary_workt
 from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.execution.remote_trials import bench_order
 from kestrel_lab.evals.execution.reuse import Reuse, reusable_rows
-from kestrel_lab.evals.execution.runner import plan_trials, sort_rows
+from kestrel_lab.evals.execution.runner import plan_trials, require_all_rows, sort_rows
 from kestrel_lab.evals.execution.trial import TrialRequest
 from kestrel_lab.evals.git import code_version, commit_of, file_at, has_file
 from kestrel_lab.evals.options import Selection
@@ -449,12 +449,18 @@ class Worker:
     """Scenarios that it cannot run, and why."""
 
     async def make(self, asks: Sequence[TrialRequest], on_row: Callable[[EvalRow], None]) -> None:
-        """Run the trials and call `on_row` with each; raises `UsageError` when the worker fails."""
+        """Run the trials and call `on_row` with each; raises `UsageError` when the worker fails, and
+        `RunError` when it leaves a trial out.
+        """
         if not asks:
             return
+        rows: list[EvalRow] = []
         await self.send([[ask.scenario.id, ask.config.name, ask.epoch] for ask in asks])
         while "done" not in (message := await self.receive()):
-            on_row(EvalRow(**message["row"]))
+            row = EvalRow(**message["row"])
+            rows.append(row)
+            on_row(row)
+        require_all_rows(asks, rows)
 
     async def send(self, message: object) -> None:
         """Send one message."""

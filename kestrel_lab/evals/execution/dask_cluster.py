@@ -68,7 +68,7 @@ def on_cluster(address: str) -> MakeTrials:
         if asks:
             async with _dask_client(address) as client:
                 await Dispatch(lab, ready, client, suite, keeper, work.progress).run(asks)
-        await keeper.finish()
+        await keeper.finish(asks)
         return keeper.rows
 
     return make

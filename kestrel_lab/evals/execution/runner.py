@@ -102,13 +102,16 @@ class Keeper:
             self._room.clear()
             await self._room.wait()
 
-    async def finish(self) -> None:
-        """Wait until all rows are on disk and `on_row` was called for each; raises the error of any."""
+    async def finish(self, asks: Sequence[TrialRequest]) -> None:
+        """Wait until all rows are on disk and `on_row` was called for each; raises the error of any, and
+        `RunError` if a trial of `asks` has no row.
+        """
         if self._store is not None and self._storing:
             self._store.on_disk()
             await asyncio.gather(*(asyncio.wrap_future(done) for done in tuple(self._storing)))
         if self._failure is not None:
             raise self._failure
+        require_all_rows(asks, self.rows)
 
     def _end(self, done: Future[None], row: EvalRow) -> None:
         """Have the row taken by the event loop, to which `on_row` belongs; this is the thread that writes the
@@ -482,8 +485,7 @@ async def run_trials(given: TrialsToRun) -> list[EvalRow]:
                         group.create_task(work(queue), name=f"kestrel eval {config.name}")
     except BaseExceptionGroup as errors:
         raise most_severe([errors]) from None
-    await keeper.finish()
-    require_all_rows(given.asks, keeper.rows)
+    await keeper.finish(given.asks)
     return keeper.rows
 
 

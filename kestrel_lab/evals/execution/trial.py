@@ -277,7 +277,11 @@ async def run_trial(
                     workspace=workspace.root,
                     expected=scenario.expected,
                     grader=lambda name: guard_model(
-                        models.grader(name), lab.supervisor, _ignore_wait, call_s=bounds.model_seconds
+                        models.grader(name),
+                        lab.supervisor,
+                        _ignore_wait,
+                        patience_s=bounds.patience_s,
+                        call_s=bounds.model_seconds,
                     ),
                     function=ready.functions.__getitem__,
                     resolve=ready.suite.resolve,

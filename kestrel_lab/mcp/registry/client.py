@@ -15,7 +15,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.language.words import content_words
 from kestrel_lab.mcp.registry.catalogue import Entry, read_entries
 from kestrel_lab.tools.web.fetch import Reach
-from kestrel_lab.tools.web.json_api import Service, api_service, objects_in, text_at
+from kestrel_lab.tools.web.json_api import Service, api_service, text_at
 
 _WORDS, _PAGES, _PER_PAGE = 4, 2, 30
 _SECONDS, _MOST_BYTES = 10.0, 2_000_000
@@ -77,7 +77,7 @@ class Registry:
             answer = await self.service.get(
                 "/servers", search=word, limit=_PER_PAGE, version="latest", cursor=cursor
             )
-            for entry in read_entries(objects_in(answer, "servers")[:_PER_PAGE], self.service.base):
+            for entry in read_entries(self.service.list_in(answer, "servers")[:_PER_PAGE], self.service.base):
                 found.setdefault(entry.name, entry)
             cursor = text_at(answer, "metadata", "nextCursor")
             if not cursor or len(cursor) > 1000:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.calls import Usage
@@ -26,6 +26,8 @@ class ReportedUsage:
     cached: int = 0
     cache_written: int = 0
     reasoning: int = 0
+    sent: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """All that the provider reported, in its names."""
 
     def parts(self, written: int) -> tuple[int, int]:
         """Return the tokens read and written. Where only the sum is known, `written` are assumed to be
@@ -63,6 +65,7 @@ def read_usage(usage: Any) -> ReportedUsage | None:
         or 0,
         reasoning=_first_number(_as_mapping(values.get("completion_tokens_details")), "reasoning_tokens")
         or 0,
+        sent=values,
     )
     # All zero means that the server sent none.
     return reported if reported.tokens_in or reported.tokens_out or reported.total else None
@@ -132,16 +135,60 @@ def usage_of(
         tokens_cache_written=reported.cache_written,
         tokens_reasoning=reported.reasoning,
     )
+    paid = price_of(litellm, model, _priced_usage(litellm, reported, 0))
+    if paid is not None and _has_other_numbers(reported.sent):
+        paid = max(paid, _price_as_sent(litellm, model, reported.sent))
+    return usage + (Usage(unpriced=1) if paid is None else Usage(cost_usd=paid))
+
+
+def price_of(litellm: Any, model: str, usage: Any) -> float | None:
+    """Return what `usage`, as litellm has it, costs by litellm's table; `None` where it has no price."""
     try:
-        paid = sum(litellm.cost_per_token(model=model, usage_object=_priced_usage(litellm, reported, 0)))
+        paid = sum(litellm.cost_per_token(model=model, usage_object=usage))
     # No price, or an unknown provider.
     except (
         litellm.ModelNotMappedError,
         litellm.NotFoundError,
         litellm.BadRequestError,
     ):
-        return usage + Usage(unpriced=1)
-    return usage + (Usage(cost_usd=paid) if math.isfinite(paid) and paid >= 0 else Usage(unpriced=1))
+        return None
+    return paid if math.isfinite(paid) and paid >= 0 else None
+
+
+_NORMALISED: Final = frozenset(
+    {
+        *("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens", "total_tokens"),
+        *("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "text_tokens"),
+        *("cache_creation_tokens", "cache_creation_input_tokens", "reasoning_tokens"),
+    }
+)
+"""The numbers that `ReportedUsage` has, or that follow from them."""
+
+
+def _has_other_numbers(sent: Mapping[str, Any]) -> bool:
+    """Return whether a provider reported numbers that may have a price of their own."""
+    for name, value in sent.items():
+        part = value if isinstance(value, Mapping) else _as_mapping(value)
+        if part:
+            if _has_other_numbers(part):
+                return True
+        elif name not in _NORMALISED and isinstance(value, int | float) and value:
+            return True
+    return False
+
+
+def _price_as_sent(litellm: Any, model: str, sent: Mapping[str, Any]) -> float:
+    """Return what litellm asks for all that a provider reported, tokens of audio and calls of the provider's
+    tools included; 0 where it cannot tell.
+    """
+    answer = litellm.ModelResponse(model=model, choices=[])
+    try:
+        answer.usage = litellm.Usage(**sent)
+        paid = float(litellm.completion_cost(completion_response=answer, model=model))
+    # Litellm raises whatever odd numbers lead to; the price of the whole ones stands.
+    except Exception:  # noqa: BLE001
+        return 0.0
+    return paid if math.isfinite(paid) else 0.0
 
 
 def _priced_usage(litellm: Any, reported: ReportedUsage, written: int) -> Any:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _CALLER = frozenset({400, 401, 402, 403, 404, 413, 422})
 """The caller has to change something."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_UNANSWERED = frozenset({408, 504})
+"""Status codes of a timeout: litellm gives the first to those of the client, too."""
 _RATE_LIMITS = frozenset({429, 529})
 """Status codes of a provider that asks for fewer calls."""
 
@@ -27,12 +29,20 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
     said = one_line(_without_wrapping(str(error)), 400)
     where = api_base or "the provider"
     if _unreachable(error):
-        said = next((text for cause in reversed([*error_causes(error)]) if (text := _of_system(cause))), said)
+        reason = _system_reason(error) or said
         return ModelError(
-            f"{model}: no connection to {where} ({said}). Is it running, and is the address right?",
+            f"{model}: no connection to {where} ({reason}). Is it running, and is the address right?",
             transient=True,
+            received=False,
         )
-    if type(error).__name__ == "APIConnectionError" and not _is_connection_lost(error):
+    if _is_connection_lost(error):
+        reason = _system_reason(error) or said
+        return ModelError(
+            f"{model}: {where} dropped the connection before its answer was whole ({reason})",
+            transient=True,
+            received=None,
+        )
+    if type(error).__name__ == "APIConnectionError":
         # litellm's name for whatever it did not expect, its own faults included: no reason to try again.
         return ModelError(f"{model}: the call failed before or after the provider was reached: {said}")
     if "missing credentials" in said.lower() or "api_key client option must be set" in said.lower():
@@ -68,6 +78,7 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
         retry_after_s=_retry_after(error),
         caller=status in _CALLER,
         rate_limited=status in _RATE_LIMITS,
+        received=None if status in _UNANSWERED else True,
     )
 
 
@@ -92,11 +103,26 @@ def error_causes(error: BaseException, *, suppressed: bool = True) -> Iterator[B
 
 
 def _unreachable(error: Exception) -> bool:
-    return any(
-        isinstance(cause, ConnectionRefusedError | socket.gaierror)
-        or type(cause).__name__ in {"ConnectError", "ClientConnectorError"}
-        for cause in error_causes(error)
+    """Return whether no connection was made. Litellm calls one that was lost a `ConnectError`, too."""
+    causes = [*error_causes(error)]
+    if any(_is_refusal(cause) for cause in causes):
+        return True
+    return not _is_connection_lost(error) and any(type(cause).__name__ == "ConnectError" for cause in causes)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, ConnectionRefusedError | socket.gaierror) or not names.isdisjoint(
+        {"ClientConnectorError", "ConnectTimeout"}
     )
+
+
+def _system_reason(error: Exception) -> str:
+    """Return what the operating system said of a failure; empty if it said nothing."""
+    for cause in reversed([*error_causes(error)]):
+        if text := _of_system(cause):
+            return text
+    return ""
 
 
 def _of_system(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.models.chat_format import Dialect, messages_to_wire, response_format, tools_to_wire
-from kestrel_lab.models.litellm.cost import usage_of
+from kestrel_lab.models.litellm.cost import price_of, usage_of
 from kestrel_lab.models.litellm.errors import model_error
 from kestrel_lab.models.litellm.library import (
     close_clients_with_loop,
@@ -108,6 +108,11 @@ class LiteLLMModel:
     def ready(self) -> bool:
         """True once litellm is imported."""
         return is_loaded()
+
+    @property
+    def priced(self) -> bool | None:
+        """True if the cost of its calls can be counted; `None` before the first call has loaded litellm."""
+        return _has_price(self.name) if is_loaded() else None
 
     async def prepare(self) -> None:
         """Return once litellm is imported."""
@@ -227,6 +232,13 @@ def dialect_of(name: str) -> Dialect:
         cache_marks=claude,
         tool_images=claude,
     )
+
+
+@cache
+def _has_price(name: str) -> bool:
+    litellm = litellm_library()
+    usage = litellm.Usage(prompt_tokens=1, completion_tokens=1, total_tokens=2)
+    return price_of(litellm, name, usage) is not None
 
 
 @cache

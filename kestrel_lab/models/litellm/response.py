@@ -44,6 +44,7 @@ class Response:
         """
         self.model = ""
         self.usage: ReportedUsage | None = None
+        self._sent = False
         self._calls = CallPieces()
         self._finish = "stop"
         self._sources: tuple[Source, ...] = ()
@@ -99,7 +100,7 @@ class Response:
 
     async def _checked(self, lines: AsyncIterator[str], what: str) -> AsyncIterator[str]:
         try:
-            async for text in repaired_events(lines, what):
+            async for text in repaired_events(lines, what, self._count_sent):
                 yield text
         except StreamError as error:
             self._wrong = error
@@ -236,8 +237,13 @@ class Response:
             return blocks
         return (ThinkingPart(text=reasoning),) if reasoning.strip() else ()
 
+    def _count_sent(self, usage: Any) -> None:
+        """Take the numbers as the server sent them: litellm makes tokens read of a sum alone."""
+        self.usage = read_usage(usage) or self.usage
+        self._sent = self.usage is not None
+
     def _count(self, usage: Any) -> None:
-        if usage is not None:
+        if usage is not None and not self._sent:
             self.usage = read_usage(usage) or self.usage
 
 

@@ -11,7 +11,7 @@ import codecs
 import json
 import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, cast
 
 from kestrel_lab.core.json_types import Json, dumps, loads
@@ -74,13 +74,16 @@ async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
         yield part
 
 
-async def repaired_events(lines: AsyncIterator[str], what: str = "") -> AsyncIterator[str]:
+async def repaired_events(
+    lines: AsyncIterator[str], what: str = "", on_usage: Callable[[Any], None] | None = None
+) -> AsyncIterator[str]:
     """Yield the chunks of a stream as JSON texts in the form that clients read; raises `StreamError` for what
     is none.
 
-    `what` is the content type of the response, for the message.
+    `what` is the content type of the response, for the message. `on_usage` is called with each usage as it
+    was sent.
     """
-    reader, came = _Reader(), False
+    reader, came = _Reader(on_usage), False
     async for line in lines:
         for text in reader.take(line):
             # The reader stops there.
@@ -98,7 +101,8 @@ async def repaired_events(lines: AsyncIterator[str], what: str = "") -> AsyncIte
 class _Reader:
     """Reads the lines of one response."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_usage: Callable[[Any], None] | None) -> None:
+        self._on_usage = on_usage
         self._data: list[str] = []
         self._kept: list[str] = []
         self._chars = 0
@@ -172,6 +176,8 @@ class _Reader:
         if not isinstance(found.get("choices"), list) and not isinstance(found.get("usage"), dict):
             self._keep(text or dumps(found))
             return []
+        if self._on_usage is not None and (usage := found.get("usage")) is not None:
+            self._on_usage(usage)
         chunk = repaired_chunk(found)
         unchanged = chunk is found and text and "\n" not in text and not _ODD_NUMBER.search(text)
         return [text if unchanged else dumps(chunk)]

@@ -145,13 +145,20 @@ async def _think(
         effect="pure",
     )
 
+    limits = ctx.given.limits
     idle = IdleTime(hold=ctx.clock.hold, release=ctx.clock.release, give_back=ctx.clock.give_back)
 
     async def ask(asked: Call) -> Result:
         assert asked.request is not None
         with error_boundary(ModelError, f"model {model.name!r}"):
             answer = await guard_model(
-                model, ctx.services.supervisor, ctx.emit, idle=idle, call_s=ctx.given.limits.model_seconds
+                model,
+                ctx.services.supervisor,
+                ctx.emit,
+                patience_s=limits.patience_s,
+                idle=idle,
+                call_s=limits.model_seconds,
+                before_call=ctx.check_price,
             )(
                 asked.request,
                 lambda text: ctx.tell(

@@ -151,6 +151,7 @@ class RunContext:
     _waiting: list[asyncio.Future[None]] | None = None
     """Who waits for the commit that was asked for last; `None` when it is done."""
     _failure: BaseException | None = None
+    _unpriced_told: bool = False
     _in_order: bool = True
     """Whether the state was made of the events in the order of the log; a decision from elsewhere may come
     between.
@@ -486,16 +487,27 @@ class RunContext:
                     )
             name = conversation.within
 
+    def check_price(self, model: Model) -> None:
+        """Say before a call of `model` that the limit of money cannot be kept, if its price is not known."""
+        if getattr(model, "priced", None) is False:
+            self._warn_once(model)
+
     def warn_unpriced(self, model: Model, before: int) -> None:
-        """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be
-        watched.
+        """Say so after the first unpriced call, when there were none `before`: of other models only their
+        answers tell whether their calls have a price.
         """
-        if before == 0 < self.state.usage.unpriced and self.given.limits.cost_usd is not None:
-            text = (
-                f"the price of {model.name} is not known: its cost is not counted and the limit of "
-                f"${self.given.limits.cost_usd:g} cannot stop it"
-            )
-            self.emit(BudgetWarned(limit="cost_usd", message=text))
+        if before == 0 < self.state.usage.unpriced:
+            self._warn_once(model)
+
+    def _warn_once(self, model: Model) -> None:
+        if self._unpriced_told or self.state.usage.unpriced > 1 or self.given.limits.cost_usd is None:
+            return
+        self._unpriced_told = True
+        text = (
+            f"the price of {model.name} is not known: its cost is not counted and the limit of "
+            f"${self.given.limits.cost_usd:g} cannot stop it"
+        )
+        self.emit(BudgetWarned(limit="cost_usd", message=text))
 
     def _earlier(self, count: int) -> list[Event]:
         """The first `count` events of the run; raises `StoreError` rather than return fewer: whoever asks

@@ -15,6 +15,7 @@ from kestrel_lab.core.errors import DependencyError, ModelError, RunError
 from kestrel_lab.core.events.union import Event, Progress
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model, OnDelta
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.usage import IdleTime
 from kestrel_lab.models.batch_model import BatchModel
 from kestrel_lab.models.fallback import EscalatingModel
@@ -25,9 +26,14 @@ from kestrel_lab.models.wrapper import ModelWrapper, PreparableModel, Stream, in
 from kestrel_lab.runtime.supervision.dependency import Dependency
 from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, classify_failure
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
+from kestrel_lab.views.formatting import format_duration
 
 Emit = Callable[[Event], Any]
-_FIRST_PAUSE_S, _SHORTEST_PAUSE_S = 0.5, 0.2
+_FIRST_PAUSE_S, _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 0.2, 30.0
+_RATE_LIMIT_PATIENCE_S = 60.0
+"""How long a call waits for an endpoint that answers nobody but with rate limits."""
+_SILENCE_S = 10.0
+"""After so long without a piece of the answer the run says what it waits for."""
 _ADVICE = "Is it running, and can it be reached? Or choose another model (kestrel models)."
 
 
@@ -36,35 +42,52 @@ def guard_model(
     supervisor: RuntimeSupervisor,
     emit: Emit,
     *,
-    patience_s: float | None = None,
+    patience_s: float = math.inf,
     idle: IdleTime | None = None,
     call_s: float | None = None,
+    before_call: Callable[[Model], None] | None = None,
 ) -> Model:
     """Return `model` under supervision; changes of health and pauses are emitted to the run that makes the
     call.
 
-    Time spent waiting, for a turn or between attempts, is added to `idle`. An attempt that takes longer than
-    `call_s` fails. A model made of several is supervised endpoint by endpoint, and only the last one is
-    waited for. A script or a recording has no endpoint and is returned as it is.
+    A call waits for at most `patience_s` for an endpoint that is away, and no longer than the supervisor
+    allows. Time spent waiting, for a turn or between attempts, is added to `idle`. An attempt that takes
+    longer than `call_s` fails. `before_call` is called with the model before each of its requests, once it
+    is ready. A model made of several is supervised endpoint by endpoint, and only the last one is waited for.
+    A script or a recording has no endpoint and is returned as it is.
     """
     idle = idle or IdleTime()
-    over = partial(guard_model, supervisor=supervisor, emit=emit, idle=idle, call_s=call_s)
-    patience = supervisor.patience_s if patience_s is None else patience_s
+    over = partial(
+        guard_model, supervisor=supervisor, emit=emit, idle=idle, call_s=call_s, before_call=before_call
+    )
     if isinstance(model, EscalatingModel):
         *others, last = model.models
         return replace(
-            model, models=(*(over(one, patience_s=0.0) for one in others), over(last, patience_s=patience))
+            model, models=(*(over(one, patience_s=0.0) for one in others), over(last, patience_s=patience_s))
         )
     if isinstance(model, RoutedModel):
-        return model.over(lambda one: over(one, patience_s=patience))
+        return model.over(lambda one: over(one, patience_s=patience_s))
     if (inner := inner_model(model)) is not None and is_dataclass(model) and _stands_for_several(inner):
-        parts: dict[str, Any] = {"model": over(inner, patience_s=patience)}
+        parts: dict[str, Any] = {"model": over(inner, patience_s=patience_s)}
         return cast("Model", replace(model, **parts))
     if model.kind != "real":
         return model
     endpoint = watch_model(model, supervisor)
-    meter = partial(MeteredModel, endpoint=endpoint, emit=emit, patience_s=patience, idle=idle, call_s=call_s)
-    return GuardedModel(_meter_innermost(model, meter, idle), endpoint, emit, patience, idle)
+    patience = patience_s if supervisor.patience_s is None else min(patience_s, supervisor.patience_s)
+    guard = GuardedModel(model, endpoint, emit, patience, idle)
+    refused_s = _RATE_LIMIT_PATIENCE_S if supervisor.patience_s is None else supervisor.patience_s
+    refused_s = refused_s if patience_s > 0 else 0.0
+    meter = partial(
+        MeteredModel,
+        endpoint=endpoint,
+        emit=emit,
+        patience_s=refused_s,
+        idle=idle,
+        call_s=call_s,
+        before_call=before_call,
+    )
+    guard.model = _meter_innermost(model, meter, idle, guard.waits_for)
+    return guard
 
 
 def _stands_for_several(model: Model) -> bool:
@@ -76,14 +99,18 @@ def _stands_for_several(model: Model) -> bool:
     return True
 
 
-def _meter_innermost(model: Model, meter: Callable[[Model], Model], idle: IdleTime) -> Model:
+def _meter_innermost(
+    model: Model, meter: Callable[[Model], Model], idle: IdleTime, waited_for: Callable[[ModelError], bool]
+) -> Model:
     """Return `model` with its innermost one metered, so that pauses between attempts hold no slot."""
     inner = inner_model(model)
     if inner is None or not is_dataclass(model):
         return meter(model)
-    parts: dict[str, Any] = {"model": _meter_innermost(inner, meter, idle)}
+    parts: dict[str, Any] = {"model": _meter_innermost(inner, meter, idle, waited_for)}
     if isinstance(model, RetryingModel | BatchModel):
         parts["idle"] = idle
+    if isinstance(model, RetryingModel):
+        parts["waited_for"] = waited_for
     return cast("Model", replace(model, **parts))
 
 
@@ -141,40 +168,67 @@ class _Supervised(ModelWrapper):
 
 @dataclass(slots=True, eq=False)
 class GuardedModel(_Supervised):
-    """`model`, called only while the breaker of `endpoint` admits it, and again for `patience_s` if the
-    endpoint worked before.
+    """`model`, called only while the breaker of `endpoint` admits it, and again for `patience_s` while it
+    fails.
 
-    Only failures that may pass are waited for. An endpoint that never worked is not: its address is probably
-    wrong. Once an attempt has streamed text, further ones are not streamed, so that no reader sees a piece
-    twice.
+    Only failures that may pass are waited for, with announced pauses that grow. An address that never took a
+    connection is not: it is probably wrong. A request that the endpoint may have received is repeated with a
+    notice, because it may be paid for twice. Once an attempt has streamed text, further ones are not
+    streamed, so that no reader sees a piece twice.
     """
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer; raises the model's error, or `DependencyError` after waiting for an open breaker."""
+        """Answer; raises the model's error, or `DependencyError` after waiting."""
         stream = Stream(on_delta)
-        until, reported, pause = math.inf, "", _FIRST_PAUSE_S
+        until, announced, pause = math.inf, "", _FIRST_PAUSE_S
+        clock = asyncio.get_running_loop().time
         while True:
             try:
                 answer = await self._once(request, stream)
             except RunError as error:
-                until = min(until, time.monotonic() + self.patience_s)
+                failed_at = clock()
+                until = min(until, failed_at + self._patience(error))
                 wait = self._pause(error, pause)
                 if wait is None:
                     raise
-                if time.monotonic() + wait > until:
+                if failed_at + wait > until:
                     raise self.endpoint.error() from error
+                announced = self._announce(error, wait, announced)
             else:
-                if reported:
+                if announced:
                     self.emit(Progress(text=""))
                 return answer
-            if (waiting := f"waiting for {self.endpoint.name}: {self.endpoint.health.reason}") != reported:
-                self.emit(Progress(text=waiting))
-                reported = waiting
             if stream.begun:
                 stream.mute()
             with self.idle.backing_off():
                 await asyncio.sleep(wait)
-            pause *= 2
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def _patience(self, error: RunError) -> float:
+        """Return the seconds to wait at most; a pause that the provider asks for is always kept."""
+        wished = (error.retry_after_s if isinstance(error, ModelError) else None) or 0.0
+        return max(self.patience_s, wished) if wished <= LONGEST_WAIT_S else self.patience_s
+
+    def _announce(self, error: RunError, wait: float, announced: str) -> str:
+        """Tell the run what it waits for, unless that was `announced`; return the text."""
+        name = self.endpoint.name
+        if isinstance(error, ModelError) and error.received is None:
+            notice = (
+                f"{name} may have received a request that it did not answer: it is sent again, and may be "
+                f"paid for twice ({one_line(str(error), 200)})"
+            )
+            self.emit(Progress(text=notice, lasting=True))
+        text = f"waiting for {name}, next attempt in {format_duration(wait)}: {self.endpoint.health.reason}"
+        if text != announced:
+            self.emit(Progress(text=text))
+        return text
+
+    def waits_for(self, error: RunError) -> bool:
+        """Return whether a call that failed with `error` is made again here, as long as the time allows."""
+        if self.patience_s <= 0 or classify_failure(error) not in RECOVERABLE or _rate_limited(error):
+            return False
+        there = isinstance(error, ModelError) and error.received is not False
+        return there or self.endpoint.health.was_ready
 
     async def _once(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         permit = self.endpoint.admit()
@@ -196,12 +250,7 @@ class GuardedModel(_Supervised):
 
     def _pause(self, error: RunError, usual: float) -> float | None:
         """Return the seconds until another attempt; `None` for no other attempt."""
-        if (
-            not self.endpoint.health.was_ready
-            or self.patience_s <= 0
-            or classify_failure(error) not in RECOVERABLE
-            or _rate_limited(error)
-        ):
+        if not self.waits_for(error):
             return None
         if isinstance(error, DependencyError):
             return None if error.retry_in_s is None else max(error.retry_in_s, _SHORTEST_PAUSE_S)
@@ -212,6 +261,28 @@ class GuardedModel(_Supervised):
     def _tell(self, changes: list[Any]) -> None:
         for change in changes:
             self.emit(change)
+
+
+@dataclass(slots=True, eq=False)
+class _Silence:
+    """What a run is told of an endpoint that took a request and sends nothing."""
+
+    endpoint: str
+    stream: Stream
+    emit: Emit
+    told: bool = False
+
+    def tell(self) -> None:
+        """Say that nothing has come, if that is so."""
+        if self.stream.heard:
+            return
+        self.told = True
+        self.emit(Progress(text=f"{self.endpoint} has not answered for {_SILENCE_S:g} s, waiting"))
+
+    def end(self) -> None:
+        """Take the text back."""
+        if self.told:
+            self.emit(Progress(text=""))
 
 
 @dataclass(slots=True, eq=False)
@@ -226,18 +297,14 @@ class MeteredModel(_Supervised):
     """
 
     call_s: float | None = None
+    before_call: Callable[[Model], None] | None = None
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; raises the model's own error."""
         stream = Stream(on_delta)
         turns, refused_at = self.endpoint.turns, math.inf
         waiting = self.idle.queueing
-        if isinstance(self.model, PreparableModel) and not self.model.ready:
-            self.emit(Progress(text=self.model.preparing))
-            # What a process does once is no time of this call.
-            with waiting():
-                await self.model.prepare()
-            self.emit(Progress(text=""))
+        await self._prepare()
         while True:
             with waiting():
                 ticket = await turns.enter()
@@ -267,10 +334,23 @@ class MeteredModel(_Supervised):
                 self.emit(Progress(text=f"waiting for {self.endpoint.name}: {self.endpoint.slowed}"))
             waiting = self.idle.backing_off
 
-    async def _in_time(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+    async def _prepare(self) -> None:
+        """Have the model load what a process loads once."""
+        if isinstance(self.model, PreparableModel) and not self.model.ready:
+            self.emit(Progress(text=self.model.preparing))
+            # It is no time of this call.
+            with self.idle.queueing():
+                await self.model.prepare()
+            self.emit(Progress(text=""))
+        if self.before_call is not None:
+            self.before_call(self.model)
+
+    async def _in_time(self, request: ModelRequest, stream: Stream) -> ModelAnswer:
+        silence = _Silence(self.endpoint.name, stream, self.emit)
+        timer = asyncio.get_running_loop().call_later(_SILENCE_S, silence.tell)
         try:
             async with asyncio.timeout(self.call_s) as bound:
-                return await self.model(request, on_delta)
+                return await self.model(request, stream)
         except TimeoutError as error:
             # A timeout of the model's own client is an error of the model, not of our bound.
             if not bound.expired():
@@ -279,7 +359,10 @@ class MeteredModel(_Supervised):
                 f"{self.name}: no whole answer from {self.endpoint.name} within {self.call_s:g} s "
                 "(setting model_seconds): it hangs or is slow"
             )
-            raise ModelError(msg, transient=True) from error
+            raise ModelError(msg, transient=True, received=None) from error
+        finally:
+            timer.cancel()
+            silence.end()
 
     def _waits(self, error: ModelError, refused_at: float) -> bool:
         throttle = self.endpoint.turns.throttle

@@ -38,7 +38,7 @@ class RuntimeSupervisor(PartsView):
         interval_s: float = 15.0,
         probe_timeout_s: float = 5.0,
         restart_timeout_s: float = 60.0,
-        patience_s: float = 60.0,
+        patience_s: float | None = None,
         clock: Clock = time.monotonic,
         random: Callable[[], float] = _random.random,
     ) -> None:
@@ -49,7 +49,8 @@ class RuntimeSupervisor(PartsView):
             interval_s: Seconds that a success counts in `ready`.
             probe_timeout_s: A probe without an answer for so long has failed.
             restart_timeout_s: A restart that takes longer has failed.
-            patience_s: How long a run waits for a model that worked before; 0 for not at all.
+            patience_s: How long a run waits for a model at most, where its own limits allow more; 0 for not
+                at all.
             clock: Seconds that never run backwards.
             random: Numbers from 0 to 1, for jitter.
         """

@@ -12,7 +12,7 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.tool import Tool
 from kestrel_lab.tools.web.fetch import Reach
-from kestrel_lab.tools.web.json_api import Service, api_service, objects_in, text_at
+from kestrel_lab.tools.web.json_api import Service, api_service, text_at
 from kestrel_lab.tools.web.tools import mark_foreign, web_tool
 
 _API = "https://api.github.com"
@@ -57,7 +57,7 @@ def _for_all_repositories(github: Service) -> list[Tool]:
 
         """
         value = await github.get(f"/search/{kind}", q=query, per_page=min(max(count, 1), 50))
-        rows = [_row(kind, item) for item in objects_in(value, "items")]
+        rows = [_row(kind, item) for item in github.rows_in(value, "items", each="html_url")]
         return mark_foreign("\n".join(rows), "GitHub") if rows else f"nothing was found for {query!r}"
 
     @_reading
@@ -70,14 +70,15 @@ def _for_all_repositories(github: Service) -> list[Tool]:
 
         """
         path = f"/repos/{_repository(repo)}/issues/{number}"
-        issue = await github.get(path)
+        issue = github.object_with(await github.get(path), "number")
         head = (
             f"#{number} [{text_at(issue, 'state')}] {text_at(issue, 'title')} (by "
             f"{text_at(issue, 'user', 'login')})"
         )
         parts = [head, text_at(issue, "body")]
         total = int(text_at(issue, "comments") or 0)
-        comments = objects_in(await github.get(f"{path}/comments", per_page=_MOST_COMMENTS) if total else [])
+        answer: Json = await github.get(f"{path}/comments", per_page=_MOST_COMMENTS) if total else []
+        comments = github.rows_in(answer, each="created_at")
         parts += [
             f"{text_at(one, 'user', 'login')}, {text_at(one, 'created_at')}:\n{text_at(one, 'body')}"
             for one in comments
@@ -100,8 +101,10 @@ def _for_all_repositories(github: Service) -> list[Tool]:
             raise ValueError(f"{path!r} leads out of the repository")
         value = await github.get(f"/repos/{_repository(repo)}/contents/{quote(path.strip('/'))}", ref=ref)
         if isinstance(value, list):
+            github.rows_in(value, each="path")
             rows = [text_at(item, "path") + ("/" if text_at(item, "type") == "dir" else "") for item in value]
             return mark_foreign("\n".join(rows), "GitHub")
+        github.object_with(value, "path")
         try:
             content = base64.b64decode(text_at(value, "content")).decode()
         except (binascii.Error, UnicodeDecodeError):
@@ -151,7 +154,7 @@ def _pull_requests(github: Service, repo: str) -> list[Tool]:
             number: Of the pull request.
 
         """
-        one = await github.get(path(number))
+        one = github.object_with(await github.get(path(number)), "number")
         branches = f"{text_at(one, 'head', 'label')} → {text_at(one, 'base', 'ref')}"
         size = (
             f"{text_at(one, 'changed_files')} files, +{text_at(one, 'additions')} "
@@ -186,7 +189,7 @@ def _pull_requests(github: Service, repo: str) -> list[Tool]:
         closed = await github.get(
             path(), state="closed", sort="updated", direction="desc", per_page=100, base=base
         )
-        merged = [one for one in objects_in(closed) if text_at(one, "merged_at")]
+        merged = [one for one in github.rows_in(closed, each="number") if text_at(one, "merged_at")]
         rows = [
             f"#{text_at(one, 'number')} merged {text_at(one, 'merged_at')}: {text_at(one, 'title')}"
             for one in merged

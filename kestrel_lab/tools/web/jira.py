@@ -9,7 +9,7 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.tool import Tool
 from kestrel_lab.tools.web.fetch import Reach
-from kestrel_lab.tools.web.json_api import Service, api_service, objects_in, text_at
+from kestrel_lab.tools.web.json_api import Service, api_service, text_at
 from kestrel_lab.tools.web.tools import mark_foreign, web_tool
 
 _PROJECT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}")
@@ -47,7 +47,7 @@ def _tools(jira: Service, path: str, names: tuple[str, str]) -> list[Tool]:
         value = await jira.get(
             path, jql=jql, maxResults=min(max(count, 1), 50), fields="summary,status,assignee"
         )
-        rows = [_line(issue) for issue in objects_in(value, "issues")]
+        rows = [_line(issue) for issue in jira.rows_in(value, "issues", each="key")]
         return mark_foreign("\n".join(rows), "Jira") if rows else f"nothing was found for {jql!r}"
 
     @web_tool(Danger.LOW, "idempotent", name=names[0] or None, group="jira")
@@ -69,11 +69,15 @@ def _tools(jira: Service, path: str, names: tuple[str, str]) -> list[Tool]:
             key: Such as ABC-123.
 
         """
-        issue = await jira.get(
+        answer = await jira.get(
             f"/rest/api/2/issue/{_check_key(key)}", fields="summary,status,assignee,description,comment"
         )
+        issue = jira.object_with(answer, "key")
         parts = [_line(issue), text_at(issue, "fields", "description")]
-        comments = objects_in(issue, "fields", "comment", "comments")
+        fields = issue.get("fields")
+        # A project may hide its comments.
+        hidden = not isinstance(fields, dict) or fields.get("comment") is None
+        comments = [] if hidden else jira.rows_in(issue, "fields", "comment", "comments", each="id")
         parts += [
             f"{text_at(one, 'author', 'displayName')}, {text_at(one, 'created')}:\n{text_at(one, 'body')}"
             for one in comments

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.tools.web.fetch import Answer, Reach, request
 from kestrel_lab.tools.web.page_text import decode_body
 from kestrel_lab.tools.web.urls import read_url
@@ -51,6 +52,43 @@ class Service:
             path,
         )
 
+    def list_in(self, value: Json, *keys: str) -> list[Json]:
+        """Return the list under `keys`, or `value` itself; raises `ValueError` where there is no list."""
+        item = value
+        for key in keys:
+            item = item.get(key) if isinstance(item, dict) else None
+        if not isinstance(item, list):
+            raise self.unexpected(value, f"no list of {'.'.join(keys) or 'results'}")
+        return item
+
+    def rows_in(self, value: Json, *keys: str, each: str) -> list[dict[str, Json]]:
+        """Return the objects in the list under `keys`, whose texts or numbers are under `each`.
+
+        Raises `ValueError` for what is no list of such objects. Single ones without `each` are returned.
+        """
+        rows: list[dict[str, Json]] = []
+        for item in self.list_in(value, *keys):
+            if not isinstance(item, dict):
+                raise self.unexpected(item, "a result that is no object")
+            rows.append(item)
+        if rows and not any(text_at(row, each) for row in rows):
+            raise self.unexpected(value, f"results without {each}")
+        return rows
+
+    def object_with(self, value: Json, key: str) -> dict[str, Json]:
+        """Return `value`; raises `ValueError` unless it is an object with a text or number under `key`."""
+        if not isinstance(value, dict) or not text_at(value, key):
+            raise self.unexpected(value, f"no object with {key}")
+        return value
+
+    def unexpected(self, value: Json, problem: str) -> ValueError:
+        """Return the error for an answer of another shape, with its beginning."""
+        beginning = one_line(json.dumps(value, ensure_ascii=False), 200)
+        return ValueError(
+            f"{self.name} answered in another shape than its interface has, {problem}: {beginning}. "
+            f"Is {self.base} the address of {self.name}?"
+        )
+
     def _check(self, answer: Answer, path: str) -> None:
         """Raise `ValueError` for an error or an unread answer, `ConnectionError` for a transient error."""
         text = "" if answer.left_out else decode_body(answer)
@@ -86,13 +124,6 @@ def api_service(
     url = read_url(configured)
     own = replace(reach, also=reach.also | {(url.host, url.port)})
     return Service(name=name, base=str(url).rstrip("/"), reach=own, headers=headers)
-
-
-def objects_in(value: Json, *keys: str) -> list[dict[str, Json]]:
-    """Return the objects in the list under `keys`, or in `value` itself; empty if there are none."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def text_at(value: Json, *keys: str) -> str:

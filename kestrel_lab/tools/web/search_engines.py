@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.tools.tool import Tool
 from kestrel_lab.tools.web.fetch import Reach, request
-from kestrel_lab.tools.web.json_api import Service, api_service, objects_in, text_at
+from kestrel_lab.tools.web.json_api import Service, api_service, text_at
 from kestrel_lab.tools.web.page_text import Page, article_text, decode_body, is_html
 from kestrel_lab.tools.web.tools import mark_foreign, require_success, web_tool
 from kestrel_lab.tools.web.urls import read_url
@@ -88,10 +89,25 @@ def search_function(
         if brave is not None:
             return await _ask_brave(brave, query, wanted, "")
         if engine is not None:
-            return await asyncio.to_thread(engine, query, wanted)
-        return await asyncio.to_thread(_ask_engines, reach, query, wanted)
+            return _check_results(await asyncio.to_thread(engine, query, wanted))
+        return _check_results(await asyncio.to_thread(_ask_engines, reach, query, wanted))
 
     return find
+
+
+def _check_results(results: object) -> list[Found]:
+    """Return the results of an engine; raises `ValueError` unless they are such."""
+    rows = list(results) if isinstance(results, list | tuple) else None
+    if rows is None or not all(map(_is_result, rows)) or (rows and not any(row[1] for row in rows)):
+        raise ValueError(
+            "the search engine answered in another shape than title, address and extract: "
+            f"{one_line(repr(results), 200)}"
+        )
+    return rows
+
+
+def _is_result(row: object) -> bool:
+    return isinstance(row, tuple | list) and len(row) == 3 and all(isinstance(text, str) for text in row)
 
 
 def _brave(reach: Reach) -> Service | None:
@@ -105,7 +121,10 @@ def _brave(reach: Reach) -> Service | None:
 async def _ask_brave(brave: Service, query: str, count: int, age: str) -> list[Found]:
     fresh = {"": "", "day": "pd", "week": "pw", "month": "pm", "year": "py"}[age]
     value: Json = await brave.get("/res/v1/web/search", q=query, count=count, freshness=fresh)
-    rows = objects_in(value, "web", "results")[:count]
+    # Where nothing was found the answer has no part for pages.
+    if isinstance(value, dict) and value.get("type") == "search" and "web" not in value:
+        return []
+    rows = brave.rows_in(value, "web", "results", each="url")[:count]
     return [
         (
             _without_emphasis(text_at(row, "title")),
@@ -138,6 +157,10 @@ def _ask_engines(reach: Reach, query: str, count: int) -> list[Found]:
             f"no search engine answered ({str(error).partition(':')[0]}): try again later, or set "
             "BRAVE_API_KEY to ask Brave"
         ) from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(
+            f"ddgs answered in another shape than a list of results: {one_line(repr(rows), 200)}"
+        )
     return [(str(row.get("title", "")), str(row.get("href", "")), str(row.get("body", ""))) for row in rows]
 
 

@@ -125,7 +125,7 @@ def test_a_run_outlives_its_model_server(session: Lab, workspace: Path, server: 
     assert seen[-1] == "ready"
     assert [row.state for row in supervisor.states()] == ["ready"]
     waits = [event.text for event in run.events() if isinstance(event, Progress)]
-    assert waits[0].startswith(f"waiting for openai/any at {server.api_base}: openai/any: ")
+    assert waits[0].startswith(f"waiting for openai/any at {server.api_base}, next attempt in 0.")
     assert waits[-1] == ""
     assert len(waits) < 5
     assert sum(isinstance(event, ModelCalled) for event in run.events()) == 2
