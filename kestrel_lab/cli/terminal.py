@@ -100,17 +100,12 @@ class TerminalDisplay:
         )
         line = Text.assemble(
             (head.status or "?", f"bold {style}"),
-            f" · {head.usage} · {formatting.format_duration(self._lasted)}",
+            f" · {head.usage} · {formatting.format_duration(head.took_until(time.time()))}",
         )
         printed = [row for row in self.view.rows.values() if row.id not in self._open]
         # The reason is not printed twice: a notice or the answer may have had it.
         shown_before = any(head.reason in row.text for row in printed if isinstance(row, TextRow | NoticeRow))
         return line if shown_before else line.append(f"\n{head.reason}")
-
-    @property
-    def _lasted(self) -> float:
-        head = self.view.head
-        return max(0.0, (head.ended or time.time()) - (head.started or time.time()))
 
     def _now(self) -> Group:
         lines: list[Any] = []
@@ -145,7 +140,7 @@ class TerminalDisplay:
             lines.append(Text(f"{head.progress} …", style="dim"))
         lines.append(
             Text(
-                f"{head.status} · {head.usage} · {formatting.format_duration(self._lasted)}"
+                f"{head.status} · {head.usage} · {formatting.format_duration(head.took_until(time.time()))}"
                 if head.usage
                 else "starting …",
                 style="dim",
