@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.padding import Padding
@@ -149,6 +149,30 @@ class TerminalDisplay:
         return Group(*lines)
 
 
+class _AnswerText:
+    """An answer: with its headings, tables and lists drawn in a terminal, and as it is written elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, _options: ConsoleOptions) -> Iterator[Any]:
+        if not console.is_terminal:
+            yield Text(self._text)
+            return
+        from markdown_it import MarkdownIt  # loaded on use
+        from rich.markdown import Markdown
+
+        drawn = Markdown("", hyperlinks=False)
+        # HTML is text: an element that is not drawn would hide what is in it.
+        parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("image")
+        drawn.markup, drawn.parsed = self._text, parser.parse(self._text)
+        for token in drawn.parsed:
+            for child in token.children or ():
+                if child.type == "softbreak":
+                    child.type = "hardbreak"  # lines stay lines
+        yield drawn
+
+
 def _row_text(row: Row) -> Any:
     match row:
         case NoticeRow():
@@ -162,7 +186,7 @@ def _row_text(row: Row) -> Any:
         case TextRow():
             if row.role == "answer":
                 return Panel(
-                    Text(row.text),
+                    _AnswerText(row.text),
                     title="answer",
                     title_align="left",
                     border_style="green",
