@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.padding import Padding
@@ -100,17 +100,12 @@ class TerminalDisplay:
         )
         line = Text.assemble(
             (head.status or "?", f"bold {style}"),
-            f" · {head.usage} · {formatting.format_duration(self._lasted)}",
+            f" · {head.usage} · {formatting.format_duration(head.took_until(time.time()))}",
         )
         printed = [row for row in self.view.rows.values() if row.id not in self._open]
         # The reason is not printed twice: a notice or the answer may have had it.
         shown_before = any(head.reason in row.text for row in printed if isinstance(row, TextRow | NoticeRow))
         return line if shown_before else line.append(f"\n{head.reason}")
-
-    @property
-    def _lasted(self) -> float:
-        head = self.view.head
-        return max(0.0, (head.ended or time.time()) - (head.started or time.time()))
 
     def _now(self) -> Group:
         lines: list[Any] = []
@@ -145,13 +140,37 @@ class TerminalDisplay:
             lines.append(Text(f"{head.progress} …", style="dim"))
         lines.append(
             Text(
-                f"{head.status} · {head.usage} · {formatting.format_duration(self._lasted)}"
+                f"{head.status} · {head.usage} · {formatting.format_duration(head.took_until(time.time()))}"
                 if head.usage
                 else "starting …",
                 style="dim",
             )
         )
         return Group(*lines)
+
+
+class _AnswerText:
+    """An answer: with its headings, tables and lists drawn in a terminal, and as it is written elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, _options: ConsoleOptions) -> Iterator[Any]:
+        if not console.is_terminal:
+            yield Text(self._text)
+            return
+        from markdown_it import MarkdownIt  # loaded on use
+        from rich.markdown import Markdown
+
+        drawn = Markdown("", hyperlinks=False)
+        # HTML is text: an element that is not drawn would hide what is in it.
+        parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("image")
+        drawn.markup, drawn.parsed = self._text, parser.parse(self._text)
+        for token in drawn.parsed:
+            for child in token.children or ():
+                if child.type == "softbreak":
+                    child.type = "hardbreak"  # lines stay lines
+        yield drawn
 
 
 def _row_text(row: Row) -> Any:
@@ -167,7 +186,7 @@ def _row_text(row: Row) -> Any:
         case TextRow():
             if row.role == "answer":
                 return Panel(
-                    Text(row.text),
+                    _AnswerText(row.text),
                     title="answer",
                     title_align="left",
                     border_style="green",

@@ -19,11 +19,14 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from kestrel_lab.core.calls import PREVIEWING, Usage
+from kestrel_lab.core.events.labels import Annotation
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
     Event,
+    FilesApplied,
     KernelPreviewed,
+    KernelUndone,
     ModelAnswered,
     ModelCalled,
     Record,
@@ -34,10 +37,12 @@ from kestrel_lab.core.events.union import (
     StepRetried,
     ToolAnswered,
 )
-from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.run_types import TERMINAL, RunStatus
 
 E = TypeVar("E")
 _SESSION_BEGINS = (RunResumed, RunForked)
+_BESIDE_THE_RUN = (Annotation, KernelUndone, FilesApplied)
+"""What people and judges do to a run, in any session, often long after its end: no time of the run."""
 _UNMETERED: set[type] = set()
 """Types of events of which only the time counts, as `UsageMeter.take` found out."""
 
@@ -62,7 +67,12 @@ class UsageMeter:
     questions: set[str] = field(default_factory=set)
     """Questions that nobody has answered yet."""
     status: str = ""
+    took_s: float = 0.0
+    """Seconds from the run's start, or from its fork, to its end: waiting for a person and the time between
+    sessions apart. This is the time that every list, panel, page and report of runs shows.
+    """
     working_s: float = 0.0
+    """Seconds of work, with all that a fork inherits: what the limit `seconds` counts."""
     waiting_s: float = 0.0
     """Seconds in which at least one question waited for a person."""
     idle_s: float = 0.0
@@ -77,8 +87,18 @@ class UsageMeter:
     whole_cost: bool = False
     """Whether its cost is."""
 
+    @property
+    def counting_since(self) -> float:
+        """Since when time passes that is in no sum yet, in seconds since 1970; 0 while the run waits for a
+        person, and at its end.
+        """
+        rests = self.status == RunStatus.WAITING_APPROVAL or self.status in TERMINAL
+        return 0.0 if rests else self.last_at or 0.0
+
     def take(self, event: Event, at: float) -> None:  # one case per event  # noqa: C901
         """Take in an event that happened `at` seconds since 1970."""
+        if isinstance(event, _BESIDE_THE_RUN):
+            return
         last = at if self.last_at is None else self.last_at
         # A decision is taken in once it is on disk, maybe after later events; and clocks jump.
         until = max(last, at)
@@ -86,6 +106,8 @@ class UsageMeter:
             # What follows an imported run is counted call by call.
             self.whole_tokens = self.whole_cost = False
             self.away_s += until - last
+            if isinstance(event, RunForked):
+                self.took_s = 0.0
             # A session begins its own clock.
             last = until = self.idle_until = at
         self.last_at = until
@@ -94,6 +116,7 @@ class UsageMeter:
         if self.status == RunStatus.WAITING_APPROVAL if self.status else self.questions:
             self.waiting_s += until - last
         else:
+            self.took_s += until - last
             paused = min(until, self.idle_until) - last if self.idle_until > last else 0.0
             if type(event) in _PREVIEWS:
                 paused = max(paused, min(_previewing(event), until - last))
@@ -231,8 +254,9 @@ def usage_of_run(records: Iterable[Record]) -> UsageMeter:
 
 
 def wall_time(records: Sequence[Record]) -> float:
-    """Return the seconds from the first to the last event."""
-    return records[-1].at - records[0].at if records else 0.0
+    """Return the seconds from the first to the last event; an undo or a label after the end adds none."""
+    meter = usage_of_run(records)
+    return meter.working_s + meter.waiting_s + meter.idle_s + meter.away_s
 
 
 def waiting_time(records: Sequence[Record]) -> float:

@@ -16,8 +16,8 @@ AT_LEAST: Final = "cost_at_least"
 """The known part of a cost; only there where calls have no known price."""
 SCORE: Final = "score"
 """The mean value of the checks of a trial by their weights; `score:NAME` that of checks of this name."""
-_NAMED: Final = re.compile(r"recall@[1-9]\d*|concerns:[a-z]+|found:\w+|score(:.+)?")
-"""Shares that only some trials have."""
+NAMED_SHARE: Final = re.compile(r"recall@[1-9]\d*|concerns:[a-z]+|found:\w+|score(:.+)?")
+"""Shares that only some trials have: what checks found, reviews questioned and scanners saw."""
 
 
 FailOn = Literal["worse", "uncertain", "any"]
@@ -46,7 +46,7 @@ class Gate:
 
     def __post_init__(self) -> None:
         known = [SUCCESS, *METRICS, SCORE, "recall@10", "concerns:files", "found:loop"]
-        if self.metric not in known and not _NAMED.fullmatch(self.metric):
+        if self.metric not in known and not NAMED_SHARE.fullmatch(self.metric):
             raise UsageError(
                 f"there is no metric {self.metric!r} to set a bound for; {did_you_mean(self.metric, known)}"
             )
@@ -93,7 +93,7 @@ def is_share(metric: str) -> bool:
     """Return whether the metric's values are from 0 to 1."""
     return (
         metric == SUCCESS
-        or bool(_NAMED.fullmatch(metric))
+        or bool(NAMED_SHARE.fullmatch(metric))
         or (metric in METRICS and METRICS[metric].unit == "share")
     )
 
@@ -102,7 +102,7 @@ def format_metric(metric: str, value: float) -> str:
     """Return a value of a metric as text; a dash for an unknown one."""
     if not math.isfinite(value):
         return "–"
-    return f"{100 * value:.3g} %" if metric == SUCCESS or _NAMED.fullmatch(metric) else f"{value:.4g}"
+    return f"{100 * value:.3g} %" if metric == SUCCESS or NAMED_SHARE.fullmatch(metric) else f"{value:.4g}"
 
 
 def format_interval(record: Mapping[str, Any], metric: str, between: str = " to ") -> str:

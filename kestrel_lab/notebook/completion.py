@@ -18,6 +18,7 @@ from kestrel_lab.models.providers import Ollama
 from kestrel_lab.models.resolve import available_models
 from kestrel_lab.notebook.command_line import complete_command, root_command
 from kestrel_lab.runtime.context.toolboxes import group_names
+from kestrel_lab.views.formatting import opening_line
 
 if TYPE_CHECKING:
     from kestrel_lab.lab import Lab
@@ -157,7 +158,7 @@ def _models(lab: Lab, _typed: str) -> Mapping[str, str]:
 
 def _runs(lab: Lab, _typed: str) -> Mapping[str, str]:
     found = lab.store.runs(limit=NEWEST, trials=False)
-    return {run.id: one_line(f"{run.status}: {run.goal}", _LONGEST) for run in found}
+    return {run.id: opening_line(f"{run.status}: {run.goal}", _LONGEST) for run in found}
 
 
 def _notes(lab: Lab, _typed: str) -> Mapping[str, str]:

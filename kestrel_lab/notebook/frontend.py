@@ -273,8 +273,16 @@ class NotebookFrontend:
         return self.notebook.failed.goal(self.notebook.variables, wish)
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
-        """Do something long under a progress bar; gives a coroutine of its result."""
-        return run_interruptible(work(NotebookReporter(self.lab, live=self.surface == "panel")))
+        """Do something long under a progress bar, which goes at the end; gives a coroutine of its result."""
+        reporter = NotebookReporter(self.lab, live=self.surface == "panel")
+
+        async def work_under_bar() -> Any:
+            try:
+                return await work(reporter)
+            finally:
+                reporter.close()
+
+        return run_interruptible(work_under_bar())
 
     def finish(self, result: Any) -> Any:
         """The result of a command; a coroutine is returned to await, or run if the cell cannot await."""

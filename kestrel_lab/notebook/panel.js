@@ -100,9 +100,10 @@ function headPart(el, stopping) {
   let clockSeen = 0;
   const tick = clockNow => {
     clockSeen = clockNow;
-    put(clock, now.started ? seconds(Math.max(0, (now.ended || clockNow) - now.started)) : "");
+    const uncounted = now.working && !now.ended ? Math.max(0, clockNow - now.working) : 0;
+    put(clock, now.usage ? seconds(now.took + uncounted) : "");
     if (!now.seconds) return;
-    const used = now.worked + (now.working && !now.ended ? Math.max(0, clockNow - now.working) : 0);
+    const used = now.worked + uncounted;
     gauge(worked, Math.floor(used) + " of " + now.seconds + " s", used / now.seconds);
   };
   const lost = resume => {

@@ -93,7 +93,7 @@ class Board:
         self.configs.setdefault(row.config, Counter())[row.outcome] += 1
         record = trial_record(row, count_errors)
         self._records.setdefault(row.config, []).append(
-            {key: record[key] for key in ("scenario", "success", "weight")}
+            {key: record[key] for key in ("scenario", "group", "success", "weight")}
         )
 
     def rate(self, config: str) -> str:
@@ -158,6 +158,11 @@ class NotebookReporter:
         else:
             self._rows.update(bar)
 
+    def close(self) -> None:
+        """Take the bar away, since the work has ended; the board of a suite stays, which is a result."""
+        if self._handle is not None and not self._board.tiles:
+            self._show(_Nothing())
+
     def _tell(self, wanted: Callable[[EvalRow], bool]) -> None:
         """Keep the transcripts of trials, as long as there is room."""
         for tiles in list(self._board.tiles.values())[:_MOST_ROWS]:
@@ -197,6 +202,13 @@ def show_in_place(handle: DisplayHandle | None, picture: object) -> DisplayHandl
     else:
         handle.update(picture)  # type: ignore[no-untyped-call]
     return handle
+
+
+class _Nothing:
+    """What is displayed in the place of a bar whose work has ended."""
+
+    def _repr_mimebundle_(self, **_kwargs: object) -> dict[str, str]:
+        return {"text/html": "", "text/plain": ""}
 
 
 class LiveBoard:

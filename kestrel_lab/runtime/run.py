@@ -38,6 +38,7 @@ from kestrel_lab.runtime.review.run_progress import RunProgress, progress_of
 from kestrel_lab.runtime.run_report import Answers, Report, records_of, value_of
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import opening_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -383,7 +384,7 @@ class Run(Generic[T]):
     def __repr__(self) -> str:
         return (
             f"Run({self.id!r}, {self.status}, "
-            f"goal={one_line(self.goal, 60)!r}{', DAMAGED' if self.damage else ''})"
+            f"goal={opening_line(self.goal, 60)!r}{', DAMAGED' if self.damage else ''})"
         )
 
     def _repr_html_(self) -> str:
@@ -426,7 +427,7 @@ def runs_frame(rows: Iterable[RunRow], decided: Collection[str]) -> pd.DataFrame
         {
             "run": row.id,
             "status": visible_status(row.id, row.status, row.owner, asks=row.id not in decided).word,
-            "goal": one_line(row.goal, 60),
+            "goal": opening_line(row.goal, 60),
             "model": row.model if row.model_kind == "real" else f"{row.model} ({row.model_kind})",
             "started": row.created_at,
         }

@@ -25,6 +25,8 @@ from kestrel_lab.core.events.union import (
     Event,
     ModelAnswered,
     ModelDelta,
+    RunInterrupted,
+    RunResumed,
     StateTransition,
 )
 from kestrel_lab.core.json_types import Json
@@ -314,8 +316,8 @@ class _Sums:
         event: Event
         if kind in ("run_interrupted", "run_resumed"):
             self.stopped = kind == "run_interrupted"
-            return
-        if kind == "approval_asked":
+            event = RunInterrupted() if self.stopped else RunResumed()
+        elif kind == "approval_asked":
             event = ApprovalAsked(call=ref, step="", tool="", args={}, danger="", key="")
         elif kind == "approval_given":
             event = ApprovalGiven(call=ref, granted=True, by="", how="")
@@ -349,7 +351,7 @@ class RunList:
 
     def _summary(self, row: tuple[Any, ...]) -> protocol.RunSummary:
         run_id, status, owner, last = row[0], row[5], row[8], row[9]
-        sums = self._sums.setdefault(run_id, _Sums())
+        sums = self._sums.setdefault(run_id, _Sums(meter=UsageMeter(last_at=row[7])))
         # Only events since the last look are read: a list of long runs is refreshed often.
         if sums.seq < last:
             for news in self._store.query(_NEWS, (run_id, sums.seq, last)):
@@ -360,6 +362,8 @@ class RunList:
         return protocol.RunSummary(
             **dict(zip(_RUNS.split(", ")[:8], row, strict=False)),
             ended_at=sums.ended_at,
+            took_s=sums.meter.took_s,
+            counting_since=0.0 if sums.stopped else sums.meter.counting_since,
             seq=last,
             tokens=sums.meter.usage.tokens,
             cost_usd=sums.meter.usage.cost_usd,

@@ -238,6 +238,14 @@ class RunSummary(BaseModel):
     parent: str | None
     created_at: float
     ended_at: float | None
+    took_s: float = Field(
+        description="Seconds from its start to its end, waiting for a person and the time between sessions "
+        "apart; as long as it goes on, until `counting_since`."
+    )
+    counting_since: float = Field(
+        description="Since when time passes that is not in `took_s` yet, in seconds since 1970; 0 while it "
+        "waits for a person, and at its end."
+    )
     seq: int = Field(description="Number of its last event.")
     tokens: int
     cost_usd: float

@@ -10,6 +10,7 @@ from kestrel_lab.runtime.options import check_names
 from kestrel_lab.runtime.workspace.find import Hit, find_runs
 from kestrel_lab.runtime.workspace.run_filters import FILTERS
 from kestrel_lab.server import protocol
+from kestrel_lab.views.formatting import opening_line
 
 MOST_EVAL_RUNS: Final = 200
 MOST_TRIALS: Final = 1_000
@@ -94,7 +95,7 @@ def list_found(store: SessionStore, message: protocol.Find) -> protocol.Found:
 def _found(hit: Hit) -> protocol.FoundRun:
     return protocol.FoundRun(
         run=hit.row.id,
-        task=one_line(hit.row.scenario or hit.row.goal, _REASON),
+        task=opening_line(hit.row.scenario or hit.row.goal, _REASON),
         model=hit.row.model,
         began=hit.row.created_at,
         ended=hit.ended,

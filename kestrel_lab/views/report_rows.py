@@ -9,7 +9,6 @@ from kestrel_lab.core.events.actions import Action, action_lines
 from kestrel_lab.core.events.union import RunFinished
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.views.confidence_badge import Badge
-from kestrel_lab.views.formatting import format_duration
 from kestrel_lab.views.notices import claims_row, concerns_row
 from kestrel_lab.views.run_text import budget_line
 from kestrel_lab.views.run_view import RunView
@@ -40,8 +39,8 @@ def report_rows(
     else:
         yield "answered", [one_line(end.answer, _TEXT) or "nothing"]
         yield from _found(end, badge)
-    took = [format_duration(head.ended - head.started)] if head.ended > head.started > 0 else []
-    yield "took", [" · ".join([*took, head.usage]), *filter(None, [budget_line(head)])]
+    took = " · ".join(filter(None, [head.took_text, head.usage]))
+    yield "took", [took, *filter(None, [budget_line(head)])]
 
 
 def _found(end: RunFinished, badge: Badge) -> Iterator[tuple[str, list[str]]]:

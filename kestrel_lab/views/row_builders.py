@@ -11,7 +11,6 @@ from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.events.labels import BLAME
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.run_types import TERMINAL, RunStatus
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.core.usage import UsageMeter
 from kestrel_lab.host.user import user_name
@@ -319,11 +318,12 @@ class Budget:
                 e.ModelCalled,
                 e.ModelAnswered,
                 e.RunFinished,
+                e.RunInterrupted,
             ),
         )
 
     def shown(self, meter: UsageMeter) -> dict[str, Json]:
-        """Return fields of a `RunHead`: what is counted, with the fraction used, and the time worked."""
+        """Return fields of a `RunHead`: what is counted, with the fraction used, and the times."""
         limits = {
             name: limit for name, limit in self.limits.items() if isinstance(limit, int | float) and limit > 0
         }
@@ -337,11 +337,10 @@ class Budget:
             counted.append([f"${used.cost_usd:.4f}{unknown} of ${usd:g}", used.cost_usd / usd])
         if tokens := limits.get("tokens"):
             counted.append([f"{used.tokens:,} of {tokens:,} tokens", used.tokens / tokens])
-        rests = meter.status == RunStatus.WAITING_APPROVAL or meter.status in TERMINAL
-        since = 0.0 if rests else meter.last_at or 0.0
         return {
             "budget": counted,
+            "took": meter.took_s,
             "worked": meter.working_s,
-            "working": since,
+            "working": meter.counting_since,
             "seconds": limits.get("seconds"),
         }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.views.formatting import format_duration
 
 Change = dict[str, Json]
 """One patch: `op`, `id` and changed fields; `text` appends to the text, or to the reasoning."""
@@ -45,9 +46,10 @@ class RunHead(Part):
     model: str = ""
     model_kind: str = ""
     """`real`, `scripted` or `replay`; the last two are shown as what they are."""
-    started: float = 0.0
     ended: float = 0.0
     """Seconds since 1970; 0 as long as the run goes on."""
+    took: float = 0.0
+    """Seconds that the run took until `working`: see `UsageMeter.took_s`."""
     usage: str = ""
     budget: list[Json] = field(default_factory=list)
     """Limits that are counted: what is used of each in words, and as a fraction."""
@@ -63,6 +65,16 @@ class RunHead(Part):
     fraction: float | None = None
     outcome: str = ""
     reason: str = ""
+
+    def took_until(self, now: float) -> float:
+        """Return how long the run has taken, in seconds, `now` seconds since 1970."""
+        counts = self.working and not self.ended
+        return self.took + (max(0.0, now - self.working) if counts else 0.0)
+
+    @property
+    def took_text(self) -> str:
+        """How long the run took, for people; empty while it goes on, and where nobody recorded its times."""
+        return format_duration(self.took) if self.ended and self.took else ""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -263,7 +263,6 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
         status=view.head.status or RunStatus.PLANNING.value,
         model=sanitize_text(event.model),
         model_kind=event.model_kind,
-        started=at,
         usage=formatting.usage_line(view.meter.usage),
     )
     guidance = formatting.guidance_lines(event.guidance) if event.guidance else []
@@ -292,7 +291,7 @@ def _resumed(view: RunView, event: e.RunResumed, at: float) -> list[Change]:
 
 
 def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
-    head = [_joined_by(view, event.model, event.model_kind), view.head.change(started=at)]
+    head = [_joined_by(view, event.model, event.model_kind)]
     view.questions.clear()
     withdrawn = [change for call in list(view.asks) for change in row_builders.withdraw_question(view, call)]
     given = (

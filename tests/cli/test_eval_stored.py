@@ -46,7 +46,7 @@ def test_rescore_judges_without_running(folder: Path) -> None:
     """With the check put right the stored answers pass, and the report is of the new scores."""
     (folder / "right.yaml").write_text(SUITE.replace("bye", "hello"))
     done = kestrel(folder, "rescore", "right.yaml", "--report", "out/r.html")
-    assert (done.returncode, done.stderr.strip().splitlines()[-1:]) == (0, [])
+    assert (done.returncode, done.stderr.splitlines()) == (0, ["wrote out/r.html"])
     assert "4 trials judged again" in done.stdout
     assert "2 outcomes changed" in done.stdout
     assert "a [script] epoch 1: fail → pass" in done.stdout
@@ -133,3 +133,21 @@ def test_mistakes_are_told(folder: Path, words: tuple[str, ...], message: str) -
     done = kestrel(folder, *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
+
+
+def test_a_run_says_where_its_files_are(tmp_path: Path) -> None:
+    """Each file that was asked for is named on the error output, which leaves the output to programs."""
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    (tmp_path / "script.yaml").write_text(SCRIPT)
+    files = {
+        "--report": "out/r.html",
+        "--csv": "out/r.csv",
+        "--junit": "out/r.xml",
+        "--markdown": "out/r.md",
+    }
+    ran = kestrel(tmp_path, "run", "suite.yaml", *(word for pair in files.items() for word in pair))
+    assert ran.returncode == 0
+    lines = [line for line in ran.stderr.splitlines() if line.startswith("wrote ")]
+    assert sorted(lines) == sorted(f"wrote {path}" for path in files.values())
+    assert "wrote" not in ran.stdout
+    assert all((tmp_path / path).is_file() for path in files.values())

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -437,3 +438,25 @@ def test_each_kind_of_row_has_its_line(events: list[Event], lines: str) -> None:
     assert lines in out.getvalue()
     assert ("─ answer ─" in out.getvalue()) is (lines == "─ answer ─")
     assert ("thinking" in out.getvalue()) is ("thinking" in lines)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_answer_is_drawn_in_a_terminal_and_written_elsewhere(terminal: bool) -> None:
+    """Headings and tables are drawn, numbers right-aligned as the table says; elements, places and lines stay.
+    What is written into a file is the text itself.
+    """
+    text = "### Result\n\nSee <b>here</b> [roof.txt:1]\nand there.\n\n| name | count |\n| :-- | --: |\n| a | 7 |\n"
+    out = io.StringIO()
+    display = TerminalDisplay(Console(file=out, force_terminal=terminal, width=60, color_system=None))
+    for event in (
+        RunStarted(goal="g", workspace="w", model="m"),
+        RunFinished(outcome="complete", answer=text),
+        StateTransition(source="EXECUTING", target="COMPLETE"),
+    ):
+        display.tell(event, 1.0)
+    shown = out.getvalue()
+    assert "See <b>here</b> [roof.txt:1]" in shown
+    assert "here</b> [roof.txt:1] and there" not in shown
+    assert ("### Result" in shown, "| a | 7 |" in shown) == (not terminal, not terminal)
+    assert bool(re.search(r"│ +name +count +│", shown)) == terminal
+    assert bool(re.search(r"│ +a {8,}7 +│", shown)) == terminal

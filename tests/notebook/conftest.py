@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lab_server import CANARY, CHROMIUM, QUIET, JupyterLab, serve
 from waits import PATIENCE_MS
+
+# The stand-in for a provider.
+sys.path.append(str(Path(__file__).parents[1] / "models"))
 
 
 @pytest.fixture(scope="session")

@@ -174,3 +174,20 @@ def test_transcripts_of_a_board_stay_small(tmp_path: Path) -> None:
             return reporter
 
     assert asyncio.run(work())._transcripts == {}
+
+
+def test_a_bar_goes_when_its_work_has_ended() -> None:
+    """What a long command says comes without a bar that stopped half way above it."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    InteractiveShell.instance()
+    try:
+        with capture_output() as shown:
+            reporter = NotebookReporter(Lab)
+            reporter(1, 40, "turn 1")
+            reporter.close()
+    finally:
+        InteractiveShell.clear_instance()
+    texts = [output.data["text/html"] for output in shown.outputs]
+    assert ("turn 1" in texts[0], texts[-1]) == (True, "")

@@ -324,3 +324,21 @@ async def test_a_chat_goes_on_from_turn_to_turn(tmp_path: Path) -> None:
 
     assert (last.answer, len(chat.runs)) == ("Yes.", 3)
     assert "The run ended without an answer" in seen[-1]
+
+
+@in_loop
+async def test_a_follow_up_keeps_the_settings_of_its_model(tmp_path: Path) -> None:
+    """`run.ask` goes on with the run's `params`, the second question after it too, unless others are given."""
+    async with Lab(home=tmp_path / "home", model=ScriptedModel(["Yes."])) as lab:
+        first = await lab.run("one", workspace=tmp_path, params={"temperature": 0.5})
+        second = await first.ask("two")
+        third = await second.ask("three")
+        other = await third.ask("four", params={"temperature": 0.1})
+        runs = (first, second, third, other)
+        started = [fold(lab.store.records(run.id)).started for run in runs]
+    assert [event.params for event in started if event is not None] == [
+        {"temperature": 0.5},
+        {"temperature": 0.5},
+        {"temperature": 0.5},
+        {"temperature": 0.1},
+    ]

@@ -97,6 +97,18 @@ def test_a_report_of_what_was_refused_is_found(events: Sequence[Event], answer: 
     assert check_answer(Subject(answer=answer, actions=actions_of(events))) != ()
 
 
+@pytest.mark.parametrize("answer", ["Done.", "All done!", "The task is complete."])
+def test_what_an_earlier_run_did_excuses_no_done(answer: str) -> None:
+    """In a conversation the earlier run cleaned the frame, and in this one the person refused: that the task
+    is done is false. Where this run did something else by itself, the report may be of that.
+    """
+    earlier = actions_of(done("run_python", {"code": CLEAN}, RAN, name="e"))
+    refused = Subject(answer=answer, actions=actions_of(NO_CLEAN), earlier=earlier)
+    assert [issue.severity for issue in check_answer(refused)] == ["critical"]
+    worked = Subject(answer=answer, actions=actions_of([*NO_CLEAN, *CLEANED]), earlier=earlier)
+    assert check_answer(worked) == ()
+
+
 @pytest.mark.parametrize(
     ("events", "answer"),
     [

@@ -310,7 +310,7 @@ def test_a_record_names_its_run() -> None:
         e.Record(run_id="r1", seq=1, eid="e", at=5.0, event=e.RunStarted(goal="g", workspace=".", model="m"))
     )
 
-    assert (view.head.run, view.head.started) == ("r1", 5.0)
+    assert (view.head.run, view.head.working) == ("r1", 5.0)
 
 
 def test_a_fork_says_where_it_comes_from() -> None:
@@ -334,7 +334,7 @@ def test_a_fork_says_where_it_comes_from() -> None:
         ]
     )
 
-    assert (view.head.run, view.head.model, view.head.model_kind, view.head.started) == (
+    assert (view.head.run, view.head.model, view.head.model_kind, view.head.working) == (
         "f",
         "echo",
         "scripted",

@@ -120,7 +120,8 @@ def known_models(lab: Lab) -> Doctor:
 def _log(lab: Lab) -> Finding:
     runs = len(lab.store.runs(limit=100_000))
     if lab.store.lost:
-        return Finding(False, "log", str(lab.store.path), "; ".join(map(str, lab.store.lost)), optional=True)
+        lost = "; ".join(map(str, lab.store.lost))
+        return Finding(False, "log", f"{lab.store.path}: {lost}", optional=True)
     return Finding(
         True, "log", f"{lab.store.path} ({format_count(runs, 'run')}, SQLite {apsw.sqlite_lib_version()})"
     )
@@ -200,8 +201,8 @@ def _servers(lab: Lab) -> list[Finding]:
         Finding(
             row.state in well,
             f"  mcp {row.name}",
-            f"{row.state}, {format_count(row.tools, 'tool')}{held[row.name]}",
-            row.reason,
+            f"{row.state}, {format_count(row.tools, 'tool')}{held[row.name]}"
+            + (f": {row.reason}" if row.reason else ""),
             optional=True,
         )
         for row in rows
@@ -268,7 +269,7 @@ def _canaries(lab: Lab) -> list[Finding]:
     }
     passed = f"canary passed ({', '.join(PROBES)})"
     return [
-        Finding(not why, f"  {level.name}", "no" if why else passed, why, optional=True)
+        Finding(not why, f"  {level.name}", f"no: {why}" if why else passed, optional=True)
         for level, why in tried.items()
     ]
 

@@ -51,9 +51,9 @@ async def find_first_bad(
     reporter: Reporter | None = None,
 ) -> BisectResult:
     """Find the first commit at which the metric is worse; see `Evaluations.bisect`."""
-    look = find_metric(asked.metric)
     place = suite_with_parts(lab, suite, configs=asked.configs, epochs=1)
-    if asked.metric in ("success_rate", "score"):
+    look = find_metric(asked.metric, place.suite.metrics)
+    if asked.metric == "success_rate" or asked.metric.startswith("score"):
         refuse_judged(
             place.suite,
             "a bisection",

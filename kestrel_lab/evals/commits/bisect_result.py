@@ -137,7 +137,9 @@ class BisectResult(ResultView, BisectSearch):
             }
             for tried, interval in zip(self.tried, self._intervals, strict=True)
         ]
-        return unit_frame(records, units=find_metric(self.metric).units("value", "low", "high"))
+        return unit_frame(
+            records, units=find_metric(self.metric, self.suite.metrics).units("value", "low", "high")
+        )
 
     @property
     def exit_code(self) -> int:
@@ -208,7 +210,7 @@ class BisectResult(ResultView, BisectSearch):
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Return headings, and a row of texts per commit that was tried."""
-        text = find_metric(self.metric).text
+        text = find_metric(self.metric, self.suite.metrics).text
         cells = [
             [
                 self.commits[tried.place].short,
@@ -221,7 +223,10 @@ class BisectResult(ResultView, BisectSearch):
             ]
             for tried, i in zip(self.tried, self._intervals, strict=True)
         ]
-        columns = [find_metric(self.metric).corrected(tried.rows, "exclude") for tried in self.tried]
+        columns = [
+            find_metric(self.metric, self.suite.metrics).corrected(tried.rows, "exclude")
+            for tried in self.tried
+        ]
         return with_corrected(_HEADINGS, cells, columns, after=_HEADINGS[1])
 
     def plot(self) -> Figure:
@@ -231,7 +236,7 @@ class BisectResult(ResultView, BisectSearch):
         ]
         marks = []
         if self.first_bad is not None:
-            look = find_metric(self.metric)
+            look = find_metric(self.metric, self.suite.metrics)
             sides = [
                 [row for t in self.tried for row in t.rows if (t.place < self.bad) == before]
                 for before in (True, False)
@@ -244,7 +249,7 @@ class BisectResult(ResultView, BisectSearch):
         )
         return history_figure(
             title,
-            find_metric(self.metric),
+            find_metric(self.metric, self.suite.metrics),
             self.commits,
             [Line(label="commits tried", points=points, marks=marks)],
         )
@@ -263,13 +268,16 @@ class BisectResult(ResultView, BisectSearch):
     def _margin(self) -> str:
         return (
             f"{100 * self.margin:g} points"
-            if find_metric(self.metric).share
+            if find_metric(self.metric, self.suite.metrics).share
             else f"{100 * self.margin:g} % within a pair of trials"
         )
 
     @cached_property
     def _intervals(self) -> list[Interval]:
-        return [find_metric(self.metric).interval(tried.rows, "exclude") for tried in self.tried]
+        return [
+            find_metric(self.metric, self.suite.metrics).interval(tried.rows, "exclude")
+            for tried in self.tried
+        ]
 
 
 def _commit_label(commit: Commit) -> str:

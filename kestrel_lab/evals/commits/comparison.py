@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -19,7 +19,7 @@ from kestrel_lab.evals.commits.difference_texts import (
     verdict_sentence,
 )
 from kestrel_lab.evals.commits.no_difference import by_construction
-from kestrel_lab.evals.commits.row_differences import PRIMARY, compare_families, compare_rows
+from kestrel_lab.evals.commits.row_differences import MARGIN, PRIMARY, compare_families, compare_rows
 from kestrel_lab.evals.commits.sequential_compare import SequentialRun, decided_in_turns
 from kestrel_lab.evals.commits.success_difference import BY_LABELS, label_note
 from kestrel_lab.evals.gate_bounds import FailOn
@@ -96,7 +96,7 @@ class Comparison(ResultView):
     suite: Suite
     base: Side
     head: Side
-    margin: float = 0.05
+    margin: float = MARGIN
     """How large a change still counts as none: of the success rate in points, of other metrics relative to
     base.
     """
@@ -137,15 +137,22 @@ class Comparison(ResultView):
 
     @property
     def families(self) -> pd.DataFrame:
-        """One row per configuration and family of scenarios: the change of the success rate, as in `frame`.
+        """One row per configuration, family of scenarios and metric, as in `frame`: the success rate, what
+        checks measure (`recall@K`, `score:NAME`) and the suite's own metrics.
 
         Asked together, apart from the questions of `frame`: they tell where a change is, and no gate depends
         on them.
         """
         return unit_frame(
             [
-                {"config": config, "family": key, "model_kind": self._kinds[config], **difference_record(d)}
-                for (config, key), d in self._by_family.items()
+                {
+                    "config": config,
+                    "family": family,
+                    "metric": metric,
+                    "model_kind": self._kinds[config],
+                    **difference_record(d),
+                }
+                for (config, family, metric), d in self._by_family.items()
             ]
         )
 
@@ -199,8 +206,8 @@ class Comparison(ResultView):
     def _page_parts(self) -> dict[str, Any]:
         """Return what the page says of a comparison in place of what it says of a suite."""
         tables: list[Any] = [["Differences", shown_table(self.table())]] if self._differences else []
-        if len({family for _, family in self._by_family}) > 1:
-            tables.append(["Success rate by family", shown_table(self._cells("family", self._by_family))])
+        if len({family for _, family, _ in self._by_family}) > 1:
+            tables.append(["Differences by family", shown_table(self._family_cells())])
         if self.suite.gates:
             tables.append(gate_table(self.gates()))
         page: dict[str, Any] = {
@@ -354,26 +361,22 @@ class Comparison(ResultView):
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return headings, and a row of texts per configuration and metric."""
-        return self._cells("metric", self._differences)
-
-    def _cells(
-        self, what: str, found: Mapping[tuple[str, str], Difference]
-    ) -> tuple[list[str], list[list[str]]]:
-        """Return headings and rows of differences by configuration, and by metric or by family, whose
-        differences are of success rates.
-        """
         rows = [
-            [
-                self._label(config),
-                *(
-                    [with_unit(key), *difference_cells(key, d)]
-                    if what == "metric"
-                    else [key, *difference_cells(PRIMARY, d)]
-                ),
-            ]
-            for (config, key), d in found.items()
+            [self._label(config), with_unit(metric), *difference_cells(metric, d)]
+            for (config, metric), d in self._differences.items()
         ]
-        return ["configuration", what, self.base.title, self.head.title, *DIFFERENCE_HEADINGS], rows
+        return self._headings("metric"), rows
+
+    def _family_cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return headings, and a row of texts per configuration, family and metric."""
+        rows = [
+            [self._label(config), family, with_unit(metric), *difference_cells(metric, d)]
+            for (config, family, metric), d in self._by_family.items()
+        ]
+        return self._headings("family", "metric"), rows
+
+    def _headings(self, *keys: str) -> list[str]:
+        return ["configuration", *keys, self.base.title, self.head.title, *DIFFERENCE_HEADINGS]
 
     def _label(self, config: str) -> str:
         return label_kind(config, self._kinds[config])
@@ -420,7 +423,7 @@ class Comparison(ResultView):
         }
 
     @cached_property
-    def _by_family(self) -> dict[tuple[str, str], Difference]:
+    def _by_family(self) -> dict[tuple[str, str, str], Difference]:
         # The number of trials depends on what was seen, so tests of families would accuse too often.
         if self.no_base or self.sequence is not None:
             return {}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import figure_uri
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.commits.row_differences import MARGIN, compare_rows
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.reports.plots import Line, Mark, history_figure
 from kestrel_lab.evals.reports.result_view import ResultView, write_text
@@ -63,7 +64,7 @@ class History(ResultView):
 
     def of(self, metric: str) -> History:
         """Return the same trials with another metric; raises `UsageError` for one that does not exist."""
-        return replace(self, metric=find_metric(metric).name)
+        return replace(self, metric=find_metric(metric, self.suite.metrics).name)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -112,6 +113,7 @@ class History(ResultView):
         `better` or `worse`.
 
         A history without any change shows a step in at most 5 % of cases, over all configurations together.
+        A history of two commits is a comparison, with its verdict and p.
         """
         columns = ["config", "commit", "subject", "before", "after", "p", "change"]
         records = [
@@ -174,6 +176,8 @@ class History(ResultView):
             for c in self.commits
             if c.why
         ]
+        if all(math.isnan(interval.mean) for _, _, _, interval in self.points):
+            said = [f"no trial says anything of {self.metric}"]
         return [*(said or ["no step can be told from chance"]), *left, *self.notes]
 
     @cached_property
@@ -212,7 +216,7 @@ class History(ResultView):
 
     @property
     def _observed(self) -> ObservedMetric:
-        return find_metric(self.metric)
+        return find_metric(self.metric, self.suite.metrics)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -236,6 +240,9 @@ class History(ResultView):
     @cached_property
     def _steps(self) -> dict[str, list[Step]]:
         """Steps by configuration; `at` counts commits of this history."""
+        compared = self._compared_steps()
+        if compared is not None:
+            return compared
         found: dict[str, list[Step]] = {}
         for config in self._kinds:
             rounds = self._rounds(config)
@@ -244,6 +251,29 @@ class History(ResultView):
             steps = find_steps([rounds[place] for place in places], alpha=ALPHA / len(self._kinds))
             found[config] = [replace(step, at=places[step.at]) for step in steps]
         return found
+
+    def _compared_steps(self) -> dict[str, list[Step]] | None:
+        """Return the steps of a history of two commits, which is a comparison: with the same verdict on the
+        same trials. `None` for more commits, and for a metric that comparisons leave out.
+        """
+        tried = [place for place, commit in enumerate(self.commits) if commit.rows]
+        if len(tried) != 2:
+            return None
+        base, head = (self.commits[place].rows for place in tried)
+        differences = compare_rows(
+            self.suite,
+            ([row for row in base if not row.unrecorded], head),
+            margin=MARGIN,
+            expected={scenario.id for scenario in self.suite.scenarios},
+        )
+        if not any(metric == self.metric for _, metric in differences):
+            return None
+        steps: dict[str, list[Step]] = {config: [] for config in self._kinds}
+        for (config, metric), difference in differences.items():
+            if metric == self.metric and difference.verdict in ("regression", "improvement"):
+                step = Step(at=tried[1], before=difference.base, after=difference.head, p=difference.p_holm)
+                steps[config].append(step)
+        return steps
 
     def _rounds(self, config: str) -> list[list[float]]:
         """Return for each commit the mean of each of its rounds.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,8 +16,7 @@ from kestrel_lab.evals.commits.success_difference import (
     unless_missing_decide,
     unless_turned_over,
 )
-from kestrel_lab.evals.gate_bounds import is_share
-from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.gate_bounds import NAMED_SHARE, SCORE
 from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
 from kestrel_lab.evals.stats.difference import (
     Difference,
@@ -29,17 +27,23 @@ from kestrel_lab.evals.stats.difference import (
 )
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.suite import CountErrors, Suite
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries.metric_values import ObservedMetric, find_metric
+from kestrel_lab.evals.summaries.streaming_summary import score_metrics
 from kestrel_lab.views.formatting import format_count
 
 Sides = tuple[Sequence[EvalRow], Sequence[EvalRow]]
 """Trials of the base and of the head."""
 
 PRIMARY: Final = "success_rate"
+MARGIN: Final = 0.05
+"""How large a change counts as none where nobody says: of shares in points, of other metrics relative."""
 _PRIMARY_SHARE: Final = 2 / 3
 """Of the allowance for false alarms; six scenarios that all flip one way still suffice to tell."""
 COMPARED: Final = ("working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate")
-"""Metrics compared beside the success rate, over trials that did not break."""
+"""Metrics compared beside the success rate, over trials that did not break; behind them what checks, scanners
+and a suite's own metrics say of both sides.
+"""
 
 
 def compare_rows(
@@ -60,12 +64,13 @@ def compare_rows(
     side by side only. Where nothing can differ, because the files are the same or all trials are the same
     ones made again, the verdict is `stable`.
     """
-    before, after = (_values(rows, suite.count_errors) for rows in sides)
+    before, after = (_values(rows, suite) for rows in sides)
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
     configs = list(dict.fromkeys(row.config for row in chain(*sides)))
-    metrics = (*COMPARED, *_scanned_metrics(sides))
-    keys = [(config, metric) for config in configs for metric in (PRIMARY, *metrics)]
-    questions = [_question(metric, margin, len(configs), len(metrics)) for _, metric in keys]
+    metrics = (*COMPARED, *_checked_metrics(suite, sides), *_scanned_metrics(sides))
+    observed = {metric: find_metric(metric, suite.metrics) for metric in (PRIMARY, *metrics)}
+    keys = [(config, metric) for config in configs for metric in observed]
+    questions = [_question(observed[metric], margin, len(configs), len(metrics)) for _, metric in keys]
     of_config = {
         config: [[row for row in rows if row.config == config] for rows in sides] for config in configs
     }
@@ -73,7 +78,7 @@ def compare_rows(
     groups = {row.scenario: row.group for row in chain(*sides)}
     found = [
         _paired_difference(
-            metric,
+            observed[metric],
             before.get(key, {}),
             after.get(key, {}),
             rounds[config],
@@ -81,11 +86,10 @@ def compare_rows(
         )
         for (config, metric), key, question in zip(keys, keys, questions, strict=True)
     ]
-    cut = Counter(row.config for row in chain(*sides) if row.ended_early)
-    for place, (config, metric) in enumerate(keys):
-        if cut[config] and metric != PRIMARY:
-            why = f"not tested: {format_count(cut[config], 'trial')} ended early, so amounts are not whole"
-            found[place] = replace(found[place], note=why, p=math.nan, p_holm=math.nan, mde=math.nan)
+    found = [
+        _untested_if_cut(difference, metric, chain(*of_config[config]))
+        for difference, (config, metric) in zip(found, keys, strict=True)
+    ]
     again = {config: same_conversations(*both) for config, both in of_config.items()}
     rates = [(place, of_config[config]) for place, (config, metric) in enumerate(keys) if metric == PRIMARY]
     for place, both in rates:
@@ -108,37 +112,55 @@ def compare_rows(
 
 def compare_families(
     suite: Suite, sides: Sides, *, margin: float, same_files: bool = False
-) -> dict[tuple[str, str], Difference]:
-    """Return the difference of the success rate with its verdict for each configuration and family, all asked
-    together.
+) -> dict[tuple[str, str, str], Difference]:
+    """Return the difference with its verdict for each configuration, family and metric: the success rate,
+    what checks measure and the suite's own metrics, all asked together.
     """
     kinds = dict.fromkeys((row.config, row.family) for row in chain(*sides))
+    of_kind = {
+        kind: [[row for row in rows if (row.config, row.family) == kind] for rows in sides] for kind in kinds
+    }
+    names = {
+        kind: [PRIMARY, *_checked_metrics(suite, (base, head))] for kind, (base, head) in of_kind.items()
+    }
+    keys = [(kind, find_metric(name, suite.metrics)) for kind in kinds for name in names[kind]]
+    others = (len(keys) - len(kinds)) / len(kinds) if kinds else 0
+    questions = [_question(metric, margin, len(kinds), others) for _, metric in keys]
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
     groups = {row.scenario: row.group for row in chain(*sides)}
-    found = []
-    for config, family in kinds:
-        both = [
-            by_scenario(
-                _values([row for row in rows if row.family == family], suite.count_errors).get(
-                    (config, PRIMARY), {}
-                )
-            )
-            for rows in sides
-        ]
-        found.append(
-            compare_scenarios(*both, weights=weights, groups=groups, bounded=True, alpha=ALPHA / len(kinds))
-        )
-    judged = judge_all(found, [Question(better="higher", margin=margin, relative=False)] * len(kinds))
-    again = {
-        kind: same_conversations(
-            *([row for row in rows if (row.config, row.family) == kind] for rows in sides)
-        )
-        for kind in kinds
-    }
+    values = {kind: [_values(rows, suite) for rows in of_kind[kind]] for kind in kinds}
+    rounds = {kind: side_by_side(*of_kind[kind]) for kind in kinds}
+    differences = []
+    for (kind, metric), question in zip(keys, questions, strict=True):
+        before, after = (side.get((kind[0], metric.name), {}) for side in values[kind])
+        compared = partial(compare_scenarios, weights=weights, groups=groups, alpha=ALPHA * question.weight)
+        difference = _paired_difference(metric, before, after, rounds[kind], compared)
+        differences.append(_untested_if_cut(difference, metric.name, chain(*of_kind[kind])))
+    judged = judge_all(differences, questions)
+    again = {kind: same_conversations(*of_kind[kind]) for kind in kinds}
     return {
-        kind: unchanged(one, same_files=same_files, same_trials=again[kind])
-        for kind, one in zip(kinds, judged, strict=True)
+        (*kind, metric.name): unchanged(one, same_files=same_files, same_trials=again[kind])
+        for (kind, metric), one in zip(keys, judged, strict=True)
     }
+
+
+def _untested_if_cut(difference: Difference, metric: str, rows: Iterable[EvalRow]) -> Difference:
+    """Return a difference of amounts without its test where trials ended early: they are not whole."""
+    cut = sum(row.ended_early for row in rows)
+    if not cut or metric == PRIMARY:
+        return difference
+    note = f"not tested: {format_count(cut, 'trial')} ended early, so amounts are not whole"
+    return replace(difference, note=note, p=math.nan, p_holm=math.nan, mde=math.nan)
+
+
+def _checked_metrics(suite: Suite, sides: Sides) -> list[str]:
+    """Return the metrics that checks give, `recall@K` and `score:NAME`, and the suite's own: those that
+    trials of both sides have.
+    """
+    base, head = ({name for row in rows for name in score_metrics(row.scores)} for rows in sides)
+    checked = sorted(name for name in base & head if name != SCORE and NAMED_SHARE.fullmatch(name))
+    base, head = ({name for row in rows for name in row.metrics} for rows in sides)
+    return [*checked, *(metric.name for metric in suite.metrics if metric.name in base & head)]
 
 
 def _scanned_metrics(sides: Sides) -> list[str]:
@@ -157,16 +179,19 @@ def _scanned(row: EvalRow) -> Iterable[str]:
     return (name for name in row.metrics if name.startswith(FOUND))
 
 
-def _question(metric: str, margin: float, configs: int, others: int) -> Question:
-    """Return what is asked of a metric, one of so many `others` beside the success rate."""
-    if metric == PRIMARY:
-        return Question(better="higher", margin=margin, relative=False, weight=_PRIMARY_SHARE / configs)
-    share = (1 - _PRIMARY_SHARE) / others / configs
-    # What a scanner finds is something bad, and a share of runs.
-    if metric.startswith(FOUND):
-        return Question(better="lower", margin=margin, relative=False, weight=share)
+def _question(metric: ObservedMetric, margin: float, groups: int, others: float) -> Question:
+    """Return what is asked of a metric, one of so many `others` beside the success rate of each of so many
+    `groups` of trials.
+    """
+    # Without others there is nobody to share with.
+    primary_share = _PRIMARY_SHARE if others else 1.0
+    weight = primary_share / groups if metric.name == PRIMARY else (1 - primary_share) / others / groups
     return Question(
-        better=METRICS[metric].better, margin=margin, relative=True, least=METRICS[metric].least, weight=share
+        better=metric.better,
+        margin=margin,
+        relative=not metric.share,
+        least=metric.least,
+        weight=weight,
     )
 
 
@@ -175,11 +200,13 @@ _Values = dict[tuple[str, int], float]
 
 
 def _paired_difference(
-    metric: str, before: _Values, after: _Values, rounds: Rounds, compared: partial[Difference]
+    metric: ObservedMetric, before: _Values, after: _Values, rounds: Rounds, compared: partial[Difference]
 ) -> Difference:
     """Return the difference of one metric; `compared` is `compare_scenarios` with all that metrics share."""
-    if is_share(metric) or not METRICS[metric].clock:
-        return compared(by_scenario(before), by_scenario(after), bounded=is_share(metric))
+    if not metric.clock:
+        # A metric of a suite's own may call itself a share and be none.
+        bounded = metric.share and all(0 <= value <= 1 for value in (*before.values(), *after.values()))
+        return compared(by_scenario(before), by_scenario(after), bounded=bounded)
     if rounds.note:
         apart = compared(by_scenario(before), by_scenario(after), bounded=False)
         return replace(apart, note=rounds.note, p=math.nan, p_holm=math.nan, mde=math.nan)
@@ -193,17 +220,19 @@ def _paired_difference(
     )
 
 
-def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[str, str], _Values]:
+def _values(rows: Iterable[EvalRow], suite: Suite) -> dict[tuple[str, str], _Values]:
     """Return values by configuration and metric; other metrics than the success rate are of trials that did
     not break.
     """
     found: dict[tuple[str, str], _Values] = {}
+    count_errors, own = suite.count_errors, [metric.name for metric in suite.metrics]
     for row in rows:
         place, broke = (row.scenario, row.epoch), row.outcome == "error"
         if not broke or count_errors == "fail":
             found.setdefault((row.config, PRIMARY), {})[place] = float(row.outcome == "pass")
-        for metric in () if broke else (*COMPARED, *_scanned(row)):
-            value = float(row.metrics.get(metric, math.nan))
+        checked = score_metrics(row.scores)
+        for metric in () if broke else (*COMPARED, *checked, *own, *_scanned(row)):
+            value = float(checked.get(metric, row.metrics.get(metric, math.nan)))
             unknown = metric == "cost_estimate" and row.metrics.get("unpriced_calls", 0) > 0
             if not (math.isnan(value) or unknown):
                 found.setdefault((row.config, metric), {})[place] = value

@@ -18,7 +18,6 @@ from kestrel_lab.evals.commits.interleaved_trials import (
 )
 from kestrel_lab.evals.execution.runner import plan_trials
 from kestrel_lab.evals.git import commits_in, first_parents, sample_commits
-from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.options import HistoryOptions
 from kestrel_lab.evals.scenario_groups import with_groups
 from kestrel_lab.evals.stats.groups import group_values
@@ -46,8 +45,8 @@ async def run_commits(
     see `Evaluations.eval_commits`.
     """
     asked = HistoryOptions(**options)
-    name = find_metric(asked.metric).name
     place = suite_with_parts(lab, suite, configs=asked.configs, epochs=epochs)
+    name = find_metric(asked.metric, place.suite.metrics).name
     chosen = await commits_in(place.repository, commits, every=asked.every, last=asked.last)
     works = [
         replace(await plan_commit(lab, place, c.sha, own_suite=own_suite), name=c.subject[:40] or c.short)
@@ -60,7 +59,11 @@ async def run_commits(
             f"{_skip_reasons(works[-1]).removeprefix('cannot be run: ')}"
         )
     found = [
-        CommitRows(commit=c, rows=tuple(with_annotations(work.all_rows, lab.store)), why=_skip_reasons(work))
+        CommitRows(
+            commit=c,
+            rows=tuple(with_groups(with_annotations(work.all_rows, lab.store), place.suite)),
+            why=_skip_reasons(work),
+        )
         for c, work in zip(chosen, works, strict=True)
     ]
     reused = sum(len(work.found.rows) for work in works)
@@ -79,15 +82,11 @@ async def stored_history(
 ) -> History:
     """Return the stored trials of a suite along commits; see `Evaluations.history`."""
     asked = HistoryOptions(**options)
-    name = find_metric(asked.metric).name
     place = suite_with_parts(lab, suite, configs=asked.configs, epochs=None)
+    observed = find_metric(asked.metric, place.suite.metrics)
     stored = [*with_groups(stored_trials(lab.store, suite=place.suite.name), place.suite)]
     rows, notes = _comparable(stored, place.suite, any_version=any_version)
-    if (
-        name in METRICS
-        and METRICS[name].clock
-        and len({row.result.get("origin", "") for of in rows.values() for row in of}) > 1
-    ):
+    if observed.clock and len({row.result.get("origin", "") for of in rows.values() for row in of}) > 1:
         notes = (
             *notes,
             "measured on different machines: a change of times between commits may be one of machines",
@@ -107,7 +106,8 @@ async def stored_history(
             f"{suite} --commits A..B makes them"
         )
         raise UsageError("; ".join([msg, *notes]))
-    return History(suite=place.suite, metric=name, commits=tuple(c for c in found if c.rows), notes=notes)
+    commits_tried = tuple(commit for commit in found if commit.rows)
+    return History(suite=place.suite, metric=observed.name, commits=commits_tried, notes=notes)
 
 
 def _comparable(

@@ -191,8 +191,8 @@ def compare_scenarios(
     From `ENOUGH` scenarios on, the group is the unit, by default each scenario: a paired, clustered interval
     and a sign-flip test (McNemar's exact test when each scenario was tried once and is a group of its own).
     With fewer scenarios, trials within each scenario are the unit: an interval from their spread and a
-    permutation test. `bounded` says that values are 0 or 1; `alpha` is the chance of a false alarm that the
-    smallest detectable difference is reckoned with.
+    permutation test. `bounded` says that values lie between 0 and 1; `alpha` is the chance of a false alarm
+    that the smallest detectable difference is reckoned with.
     """
     both = [name for name in base if base[name] and head.get(name)]
     if not both:
@@ -208,6 +208,7 @@ def compare_scenarios(
         interval, p, test = _test_units(before, after, weight, units, bounded=bounded)
         once = (
             bounded
+            and {*before, *after} <= {0.0, 1.0}
             and len(set(weight)) == 1
             and len(set(units)) == len(both)
             and all(len(base[name]) == len(head[name]) == 1 for name in both)

@@ -247,7 +247,7 @@ def _plot(
                 "low": up(max(0.0, found.low)) if sure else None,
                 "high": up(_high(found)) if sure else None,
                 "text": f"{_commit(history.commits[place + first].commit.sha)}: "
-                f"{found.text(find_metric(history.metric).text)}",
+                f"{found.text(find_metric(history.metric, history.suite.metrics).text)}",
             }
         )
     shown = len(history.commits) - first

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
-from kestrel_lab.evals.metrics import METRICS, Better
+from kestrel_lab.evals.gate_bounds import NAMED_SHARE, is_share
+from kestrel_lab.evals.metrics import METRICS, Better, Metric
+from kestrel_lab.evals.metrics import PREFIX as CONCERN
 from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
-from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
-from kestrel_lab.evals.stats.skewed_means import amount_interval
+from kestrel_lab.evals.stats.intervals_and_tests import Interval, group_by_cluster, proportion_of, share_of
+from kestrel_lab.evals.stats.skewed_means import amount_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.summaries.corrected_rates import corrected_columns, sample_of_records
 from kestrel_lab.evals.summaries.result_table import trial_record, units_of_rows
@@ -28,6 +30,10 @@ class ObservedMetric:
     name: str
     unit: str
     better: Better
+    least: float = 0.0
+    """The smallest difference that anybody would care about, in its unit."""
+    clock: bool = False
+    """Whether it depends on how fast the machine and the provider were at that time."""
 
     @property
     def share(self) -> bool:
@@ -56,23 +62,19 @@ class ObservedMetric:
         return float(record.get(self.name, math.nan)) if known else math.nan
 
     def interval(self, rows: Sequence[EvalRow], count_errors: CountErrors) -> Interval:
-        """Return the mean over trials with its 95 % interval, clustered by group and within the metric's
-        range.
+        """Return the mean over trials with its 95 % interval, clustered by group: that of a summary and a
+        gate.
         """
         values = [(self.value(row, count_errors), row) for row in rows]
         known = [(value, row) for value, row in values if not math.isnan(value)]
-        estimate = mean_interval if self.share else amount_interval
-        if self.name in ("success_rate", "error_rate"):
-            estimate = proportion_interval
-        found = estimate(
+        clusters = group_by_cluster(
             [value for value, _ in known],
             units_of_rows([row for _, row in known]),
             [row.result["weight"] for _, row in known],
         )
-        # NaN, where nothing can be said, stays NaN.
-        return replace(
-            found, low=max(found.low, 0.0), high=min(found.high, 1.0) if self.share else found.high
-        )
+        if self.name in ("success_rate", "error_rate"):
+            return proportion_of(clusters)
+        return share_of(clusters) if is_share(self.name) else amount_of(clusters)
 
     def corrected(self, rows: Sequence[EvalRow], count_errors: CountErrors) -> dict[str, float]:
         """Return `corrected_columns` of a success rate; nothing for other metrics, and without labels."""
@@ -118,16 +120,23 @@ _RATES: Final = {
 }
 
 
-def find_metric(name: str) -> ObservedMetric:
-    """Return the metric called `name`: `success_rate`, `error_rate` (trials that broke), `score` (mean of
-    checks), `found:NAME` of a scanner, or one of `METRICS`.
+def find_metric(name: str, own: Iterable[Metric] = ()) -> ObservedMetric:
+    """Return the metric called `name`, one of those that a summary and a gate have: `success_rate`,
+    `error_rate` (trials that broke), `score` (mean of checks), `score:NAME` and `recall@K` of checks,
+    `concerns:KIND` of reviews, `found:NAME` of a scanner, one of `METRICS`, or one of a suite's `own`.
 
     Raises `UsageError` for any other name.
     """
     if name in _RATES:
         return _RATES[name]
-    if name.startswith(FOUND):
-        return ObservedMetric(name=name, unit="share", better="lower")
-    if name in METRICS:
-        return ObservedMetric(name=name, unit=METRICS[name].unit, better=METRICS[name].better)
-    raise UsageError(f"there is no metric {name!r}; {did_you_mean(name, [*_RATES, *METRICS])}")
+    if NAMED_SHARE.fullmatch(name):
+        better: Better = "lower" if name.startswith((FOUND, CONCERN)) else "higher"
+        return ObservedMetric(name=name, unit="share", better=better)
+    measured = METRICS | {metric.name: metric for metric in own}
+    if name not in measured:
+        names = [*_RATES, *measured, "recall@10", "score:NAME"]
+        raise UsageError(f"there is no metric {name!r}; {did_you_mean(name, names)}")
+    metric = measured[name]
+    return ObservedMetric(
+        name=name, unit=metric.unit, better=metric.better, least=metric.least, clock=metric.clock
+    )

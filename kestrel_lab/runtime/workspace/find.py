@@ -31,6 +31,7 @@ from kestrel_lab.runtime.options import check_names
 from kestrel_lab.runtime.workspace.removal import seconds_of_age
 from kestrel_lab.runtime.workspace.run_filters import FILTERS, SCORES
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import opening_line
 from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 from kestrel_lab.views.html.table_view import TableView
 
@@ -105,7 +106,7 @@ class Hit:
             "where": self.where,
             "event": self.piece.seq,
             "text": self.piece.text,
-            "goal": one_line(row.goal, 200),
+            "goal": opening_line(row.goal, 200),
             **{name: getattr(row, name) for name in ("model", "scenario", "config", "workspace")},
             "suite": self.trial.get("suite", ""),
             "epoch": self.trial.get("epoch"),
@@ -184,7 +185,7 @@ class FoundRuns(TableView):
                 f"{hit.when:%Y-%m-%d %H:%M}",
                 one_line(hit.ended, 60),
                 one_line(hit.row.model, 40),
-                one_line(hit.row.scenario or hit.row.goal, 50),
+                opening_line(hit.row.scenario or hit.row.goal, 50),
                 one_line(hit.where, 40),
                 one_line(hit.piece.text, _WINDOW + 20),
             )

@@ -27,7 +27,7 @@ from kestrel_lab.eventlog.store import RunRow, SessionStore
 from kestrel_lab.runtime.forks.private_copy import copies_folder, remove_copy, runs_with_copies
 from kestrel_lab.tools.files.snapshots import SnapshotStore
 from kestrel_lab.tools.files.trash import TRASH
-from kestrel_lab.views.formatting import format_count
+from kestrel_lab.views.formatting import format_count, opening_line
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Removal(TableView):
             rows.append(
                 (
                     run.id,
-                    one_line(run.goal, 60),
+                    opening_line(run.goal, 60),
                     time.strftime("%Y-%m-%d %H:%M", time.localtime(run.created_at)),
                     stays,
                 )

@@ -163,9 +163,10 @@ function entry(run) {
       this.sift();
     },
     tick(clock) {
-      const { created_at: began, ended_at: ended, worked_on: worked } = this.run;
-      const age = seconds(Math.max(0, clock - began)), lasted = ended ? "took " + seconds(ended - began) : "";
-      put(rest, [worked ? "for " + age : age + " ago", lasted, money(this.run), this.run.model_kind === "real" ? "" : this.run.model_kind, this.run.id].filter(Boolean).join(" · "));
+      const { created_at: began, ended_at: ended, worked_on: worked, took_s: took, counting_since: since } = this.run;
+      const age = seconds(Math.max(0, clock - began)) + " ago";
+      const lasted = ended ? "took " + seconds(took) : worked ? "for " + seconds(took + (since ? Math.max(0, clock - since) : 0)) : "";
+      put(rest, [worked ? "" : age, lasted, money(this.run), this.run.model_kind === "real" ? "" : this.run.model_kind, this.run.id].filter(Boolean).join(" · "));
     },
     sift() {
       const text = (this.run.goal + " " + this.run.id + " " + state.textContent + " " + this.run.model).toLowerCase();

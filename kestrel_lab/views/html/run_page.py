@@ -12,7 +12,7 @@ from kestrel_lab.core.drawing.svg import plan_svg
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.evidence import STATUS_WORDS
-from kestrel_lab.views.formatting import first_and_last, format_count, format_duration
+from kestrel_lab.views.formatting import first_and_last, format_count
 from kestrel_lab.views.html.elements import safe_markup, template_macros
 from kestrel_lab.views.html.markdown import code_html, markdown_html, number_links, row_id
 from kestrel_lab.views.rows import CallRow, NoticeRow, Row, StageRow, TextRow
@@ -125,11 +125,10 @@ def _in_parts(view: RunView) -> tuple[list[Row], list[Row], list[str]]:
 
 
 def _facts(view: RunView) -> list[str]:
-    """Return how long the run worked, which leaves out waiting for a person, and what it cost."""
-    head, usage = view.head, view.meter.usage
-    seconds = view.meter.working_s or (head.ended - head.started if head.started > 0 else 0.0)
-    took = [format_duration(seconds)] if head.ended > 0 and seconds > 0 and view.timed else []
-    return [*took, *([f"${usage.cost_usd:.4f}"] if usage.cost_usd else [])]
+    """Return how long the run took and what it cost."""
+    usage = view.meter.usage
+    cost = f"${usage.cost_usd:.4f}" if usage.cost_usd else ""
+    return list(filter(None, [view.head.took_text, cost]))
 
 
 def _count_calls(rows: list[Row]) -> str:

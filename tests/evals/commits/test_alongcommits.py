@@ -408,7 +408,7 @@ def test_the_commands(repo, lab, made, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(repo)
     picture, rows = tmp_path / "new" / "h.svg", tmp_path / "rows.csv"
     code, out, err = kestrel(capsys, "history", "suite.yaml", "--plot", str(picture), "--csv", str(rows))
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, f"wrote {rows}\nwrote {picture}\n")
     assert "suite sums: success_rate at 5 commits, 40 trials" in out
     assert "100 % → 0 % (worse)" in out
     assert "</svg>" in picture.read_text()

@@ -115,7 +115,7 @@ def test_a_comparison_says_its_verdict_and_what_changed_sides(found, tmp_path):
     linked = set(re.findall(r"#run-([^)]+)\)", found.markdown("c.html")))
     assert linked <= runs
     assert len(linked) == 6
-    assert {title for title, _ in index["tables"]} >= {"Differences", "Success rate by family"}
+    assert {title for title, _ in index["tables"]} >= {"Differences", "Differences by family"}
     assert list(found.families["family"]) == ["a", "b"]
     details = page_details(path)
     assert [[check[1] for check in one["checks"]] for one in details[2:4]] == [[True], [False]]

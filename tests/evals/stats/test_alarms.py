@@ -177,12 +177,12 @@ def test_a_drop_in_one_family_is_found_there():
         replace(r, result={**r.result, "outcome": "fail"}) if r.result["family"] == "b" else r for r in base
     ]
     found = compare_families(a_suite(1), (base, head), margin=0.05)
-    assert {family: d.verdict for (_, family), d in found.items()} == {
+    assert {family: d.verdict for (_, family, _), d in found.items()} == {
         "a": "inconclusive",
         "b": "regression",
         "c": "inconclusive",
     }
-    assert found["c", "b"].p_holm == pytest.approx(3 * 2 / 2**10)
+    assert found["c", "b", "success_rate"].p_holm == pytest.approx(3 * 2 / 2**10)
 
 
 def test_milliseconds_are_nobodys_concern():
