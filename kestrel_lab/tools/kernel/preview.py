@@ -25,10 +25,16 @@ from kestrel_lab.tools.kernel.capture import (
 )
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
-from kestrel_lab.tools.kernel.state.boundary import is_a, type_name
+from kestrel_lab.tools.kernel.state.annotations import is_type_of_python, written_type
+from kestrel_lab.tools.kernel.state.boundary import is_a, read_or, type_name
 from kestrel_lab.tools.kernel.state.effects import NETWORK, Effects
 from kestrel_lab.tools.kernel.state.fingerprints import OpenFiles
-from kestrel_lab.tools.kernel.state.imports import check_installed, imported_modules
+from kestrel_lab.tools.kernel.state.imports import (
+    check_installed,
+    import_sources,
+    imported_attribute,
+    imported_modules,
+)
 from kestrel_lab.tools.kernel.state.process_state import ProcessState, is_adopted
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_value
 from kestrel_lab.tools.kernel.variables import Before, Change, shadows_builtin
@@ -242,7 +248,9 @@ class PreviewJob:
                     check_installed(name, self.workspace)
                 variables = [change for change in changes if change.kind != "state"]
                 known = loaded | set(imports)
-                adopted = _adoptable_values(shell.user_ns, variables, before, known, output, buffers)
+                adopted = _adoptable_values(
+                    self.code, shell.user_ns, variables, before, known, output, buffers
+                )
                 states = state.adoptable(changes, buffers)
                 if os.listdir(scratch) and scratch in json.dumps(adopted):
                     raise NotPlain("a value names a temporary file, which only the preview has")
@@ -315,6 +323,7 @@ def _unnamed(observer: Observer, wishes: list[str]) -> Iterator[str]:
 
 
 def _adoptable_values(
+    code: str,
     namespace: dict[str, Any],
     changes: list[Change],
     before: Before,
@@ -340,7 +349,7 @@ def _adoptable_values(
         elif (other := same.get(id(namespace[change.name]))) is not None:
             found[change.name] = {"same": other}
         else:
-            found[change.name] = {"value": _encode_named(change.name, namespace[change.name], buffers)}
+            found[change.name] = _encode_new(code, change.name, namespace, buffers)
             _check_own(change.name, namespace[change.name], before)
     if output.value is not None:
         place = len(buffers.arrays)
@@ -352,12 +361,23 @@ def _adoptable_values(
     return found
 
 
-def _encode_named(name: str, value: object, buffers: Buffers) -> Json:
-    """Encode a value; raises `NotPlain` with its name."""
+def _encode_new(code: str, name: str, namespace: dict[str, Any], buffers: Buffers) -> Json:
+    """Encode a value; raises `NotPlain` with its name.
+
+    What code imports by name, and types such as `list[int]`, are no data: the kernel has them itself.
+    """
+    value = namespace[name]
     try:
-        return encode_value(value, buffers)
-    except NotPlain as reason:
-        raise NotPlain(f"{name} cannot be taken over: {reason}") from None
+        return {"value": encode_value(value, buffers)}
+    except NotPlain as error:
+        reason = str(error)
+    for module, attribute in import_sources(name, code):
+        if read_or(None, imported_attribute, module, attribute) is value:
+            return {"from": [module, attribute]}
+    written = written_type(value, namespace)
+    if is_type_of_python(written):
+        return {"type": encode_value(written, buffers)}
+    raise NotPlain(f"{name} cannot be taken over: {reason}")
 
 
 def _check_own(name: str, value: object, before: Before) -> None:

@@ -89,8 +89,7 @@ class Holder:
         """Return the attributes now, the very objects."""
         target = self.target
         if type(target) is dict:
-            annotations = {name: target[name] for name in ("__annotations__",) if name in target}
-            return {**hidden_names(target), **annotations}
+            return hidden_names(target)
         if self.by_value:
             values = {name: read_or(ABSENT, getattr, target, name, ABSENT) for name in self.by_value}
             return {name: _ReadValue((value,)) for name, value in values.items() if value is not ABSENT}
@@ -223,7 +222,9 @@ class Snapshot:
         except (SyntaxError, ValueError):
             tree = ast.Module([], [])
         snapshot._stored, snapshot._paths = stored_names(tree), set(dotted_paths(tree))
-        snapshot._unseen = dict.fromkeys(set_on_results(tree), "what a call gives is not known before")
+        classes = [name for name, value in names.items() if type(value) is type and is_own(module_of(value))]
+        unseen = set_on_results(tree, classes)
+        snapshot._unseen = dict.fromkeys(unseen, "what a call gives is not known before")
         for holder in [Holder("", names), Holder("builtins", builtins, own=False, touched=True), *own]:
             snapshot._add(holder)
             if is_a(holder.target, FunctionType):

@@ -108,10 +108,13 @@ class ProcessState:
 
         Raises `NotPlain` for one that cannot be handed over.
         """
-        probes = [
-            probe for probe in PROBES if probe.adopted and any(one.name == probe.name for one in changes)
-        ]
-        return {probe.name: encode_value(dict(probe.reading(self.shell)), buffers) for probe in probes}
+        states = dict[str, Json]()
+        for probe in PROBES:
+            if probe.adopted and any(change.name == probe.name for change in changes):
+                changed = probe.difference(self._readings[probe.name], probe.reading(self.shell))
+                now = {key: value for key, (_, value) in changed.items()}
+                states[probe.name] = encode_value(now, buffers)
+        return states
 
 
 def _joined(found: list[Alteration]) -> Iterator[Alteration]:
