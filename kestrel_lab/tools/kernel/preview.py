@@ -10,7 +10,8 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
@@ -31,6 +32,7 @@ from kestrel_lab.tools.kernel.state.effects import NETWORK, Effects
 from kestrel_lab.tools.kernel.state.fingerprints import OpenFiles
 from kestrel_lab.tools.kernel.state.imports import (
     check_installed,
+    import_before,
     import_sources,
     imported_attribute,
     imported_modules,
@@ -76,6 +78,8 @@ class Preview:
     """Adoptable results by name: a value, a module, or another variable."""
     imports: tuple[str, ...] = ()
     """Installed modules that it imports and that were not loaded; taking its values over imports them."""
+    wishing: tuple[str, ...] = ()
+    """Installed libraries whose import wanted an effect."""
     states: dict[str, Json] = field(default_factory=dict)
     """Random states that would be taken over with it, by the name of their probe."""
     store: Store | None = None
@@ -150,12 +154,23 @@ class PreviewJob:
     generation: int
     untraced: bool = False
     """True if tainted files are in the workspace: reads must be traced, which a preview cannot do."""
+    first: tuple[str, ...] = ()
+    """Installed libraries to import before the code runs."""
 
     async def run(self, seconds: float = PREVIEW_S) -> Preview:
         """Make the preview; a cancelled one is killed. Call on the thread that the shell belongs to."""
+        preview = await self._run_once(seconds)
+        if not preview.wishing or self.first:
+            return preview
+        # A library that is imported for the first time makes its folders and lists of fonts. That is no
+        # effect of the code, but only where the code has not run yet can it be told from one.
+        return await replace(self, first=preview.wishing)._run_once(seconds)
+
+    async def _run_once(self, seconds: float) -> Preview:
         known, began = frozenset(self.shell.user_ns), time.perf_counter()
         try:
-            fork = Fork(self._work, self.workspace)
+            work = partial(self._work, frozenset(sys.modules))
+            fork = Fork(work, self.workspace, prepare=self._import_first)
         except (NoLockdown, OSError) as error:
             return self._none(str(error), 0.0)
         try:
@@ -208,6 +223,7 @@ class PreviewJob:
             unfit=unfit,
             adopted=dict(header["adopted"]),
             imports=tuple(map(str, header["imports"])),
+            wishing=tuple(map(str, header["wishing"])),
             states=dict(header["states"]),
             store=store,
             known=known,
@@ -215,14 +231,18 @@ class PreviewJob:
 
     # In the copy.
 
-    def _work(self, scratch: str, buffers: Buffers, _: list[str]) -> Json:
+    def _import_first(self) -> None:
+        if self.first:
+            with capture_output(self.shell):
+                import_before(self.first, self.workspace)
+
+    def _work(self, loaded: frozenset[str], scratch: str, buffers: Buffers, _: list[str]) -> Json:
         shell = self.shell
         shell.history_manager.enabled = False
         # Cells may await, but the kernel's event loop runs in a thread that a copy does not have.
         shell.loop_runner = lambda coroutine: asyncio.new_event_loop().run_until_complete(coroutine)
         # The copy shares open files with the kernel: reading would move the kernel's position in them.
         OpenFiles.readable = False
-        loaded = frozenset(sys.modules)
         effects = Effects(scratch)
         effects.install()
         # IPython puts an `open` of its own into the namespace, which hides the built-in one.
@@ -230,7 +250,7 @@ class PreviewJob:
         # All is compared while the capture is in place, so that it is no difference.
         with capture_output(shell) as output:
             before = Before.of(self.code, shell.user_ns)
-            state = ProcessState.of(self.code, shell, before, hidden=scratch)
+            state = ProcessState.of(self.code, shell, before, hidden=scratch, wishes=effects.refused)
             with state.watching():
                 shell.run_cell(self.code, store_history=False)
             changes = [*before.changes(shell.user_ns), *(one.change for one in state.alterations())]
@@ -276,6 +296,7 @@ class PreviewJob:
             "unfit": unfit,
             "adopted": adopted,
             "imports": cast("list[Json]", imports),
+            "wishing": cast("list[Json]", state.wishing),
             "states": states,
         }
 

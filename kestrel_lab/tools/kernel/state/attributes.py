@@ -33,7 +33,7 @@ from kestrel_lab.tools.kernel.state.code_names import (
 )
 from kestrel_lab.tools.kernel.state.fingerprints import is_large, value_fingerprint
 from kestrel_lab.tools.kernel.state.libraries import is_own
-from kestrel_lab.tools.kernel.state.library_values import is_application
+from kestrel_lab.tools.kernel.state.library_values import is_application, is_capture
 from kestrel_lab.tools.kernel.state.probes import ABSENT, same, set_or_delete
 from kestrel_lab.tools.kernel.variables import (
     Alteration,
@@ -290,8 +290,9 @@ class Snapshot:
     def _of_object(self, path: str, value: Any) -> Iterator[Holder]:
         """Yield the owner of what an object of a library holds: settings, or the module of a function."""
         if is_a(value, MethodType):
-            if raw_dict(value.__self__) and not is_application(value.__self__):
-                yield Holder(path.rpartition(".")[0], value.__self__, own=False, touched=True)
+            owner = value.__self__
+            if raw_dict(owner) and not is_application(owner) and not is_capture(owner):
+                yield Holder(path.rpartition(".")[0], owner, own=False, touched=True)
         elif is_a(value, BuiltinFunctionType):
             module = value.__self__
             if is_a(module, ModuleType):

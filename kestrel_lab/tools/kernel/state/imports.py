@@ -6,7 +6,8 @@ import ast
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
@@ -78,6 +79,22 @@ def import_installed(name: str, workspace: str) -> None:
     if name not in sys.modules:
         check_installed(name, workspace)
         importlib.import_module(name)
+
+
+def import_before(names: Sequence[str], workspace: str) -> None:
+    """Import installed libraries before code runs; what cannot be imported is left to the code.
+
+    Only libraries are found meanwhile: a file of the workspace may have the name of what one of them imports.
+    """
+    search_path = list(sys.path)
+    sys.path[:] = [folder for folder in search_path if in_library(os.path.join(folder, ""))]
+    try:
+        for name in names:
+            # The boundary to code of libraries, which may raise anything.
+            with suppress(Exception):
+                import_installed(name, workspace)
+    finally:
+        sys.path[:] = search_path
 
 
 def _library_file(name: str) -> str | None:
