@@ -128,8 +128,12 @@ class Fork:
             ready = dict(waiting.poll(min(left, _LOOK_S) * 1000))
             if self._channel.fileno() in ready:
                 self._answer_channel(waiting)
-            elif self.observer is not None and ready.get(self.observer.listener, 0) & select.POLLIN:
-                self.observer.answer()
+            elif self.observer is not None and self.observer.listener in ready:
+                if ready[self.observer.listener] & select.POLLIN:
+                    self.observer.answer()
+                else:
+                    # No thread of the copy can call any more: to poll it on would be a busy loop.
+                    waiting.unregister(self.observer.listener)
             elif self._watch in ready:
                 return True
             elif _resident_bytes(self.pid) > most:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, cast
 
@@ -37,7 +37,8 @@ from kestrel_lab.tools.kernel.state.imports import (
     imported_attribute,
     imported_modules,
 )
-from kestrel_lab.tools.kernel.state.process_state import ProcessState, is_adopted
+from kestrel_lab.tools.kernel.state.libraries import in_library
+from kestrel_lab.tools.kernel.state.process_state import ProcessState, is_adopted, read_all
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_value
 from kestrel_lab.tools.kernel.variables import Before, Change, shadows_builtin
 from kestrel_lab.tools.sandbox.observer import Observer
@@ -169,6 +170,7 @@ class PreviewJob:
     async def _run_once(self, seconds: float) -> Preview:
         known, began = frozenset(self.shell.user_ns), time.perf_counter()
         try:
+            _look_up_once(self.shell)
             work = partial(self._work, frozenset(sys.modules))
             fork = Fork(work, self.workspace, prepare=self._import_first)
         except (NoLockdown, OSError) as error:
@@ -311,6 +313,13 @@ class PreviewJob:
         if any(set(data) - {*IMAGES, "text/plain"} for data, _ in output.displayed):
             return "it displays more than text and images"
         return ""
+
+
+@cache
+def _look_up_once(shell: Any) -> None:
+    """Have this process remember what does not change, so that its copies need not look it up each time."""
+    in_library("")
+    read_all(shell)
 
 
 _REFUSED = {
