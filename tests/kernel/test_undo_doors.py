@@ -303,8 +303,8 @@ def test_an_undo_is_never_silent(kernel: Kernel, door: str) -> None:
 
 UNSEEN = ("asyncgen hooks", "numpy string function", "numpy bufsize")
 """What is of the task of the call alone, or may be so already."""
-ADOPTED = ("random instance", "numpy bufsize")
-"""Random states are taken over with the values."""
+ADOPTED = ("random instance", "numpy bufsize", "annotations of the notebook")
+"""Random states and annotations are taken over with the values."""
 
 
 def test_a_snapshot_that_skips_registers_is_silent(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:

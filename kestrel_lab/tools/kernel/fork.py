@@ -58,8 +58,18 @@ class Fork:
     Raises `NoLockdown` if no copy can be made. The copy has one thread, the one that made it.
     """
 
-    def __init__(self, work: Work, workspace: str, *, paused: bool = False) -> None:
-        """Start; a `paused` copy waits until `resume` gives it work."""
+    def __init__(
+        self,
+        work: Work,
+        workspace: str,
+        *,
+        paused: bool = False,
+        prepare: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Start; a `paused` copy waits until `resume` gives it work.
+
+        What `prepare` is refused, which runs first, is not noted: it must not run code of a model.
+        """
         if reason := fork_problem():
             raise NoLockdown(reason)
         self._scratch = tempfile.mkdtemp(prefix="kestrel-preview-")
@@ -85,7 +95,7 @@ class Fork:
         if self.pid == 0:
             # Python reseeds `random` after a fork; the preview must draw the numbers that the kernel would.
             random.setstate(drawn)
-            _child(work, self._grants, _ChildEnds(self._fd, waiting, channel), paused=paused)
+            _child(work, self._grants, _ChildEnds(self._fd, waiting, channel), paused=paused, prepare=prepare)
         os.close(waiting)
         channel.close()
         # Not the number of the process: it may be given to another process once this one has ended.
@@ -117,20 +127,33 @@ class Fork:
         while (left := until - time.monotonic()) > 0:
             ready = dict(waiting.poll(min(left, _LOOK_S) * 1000))
             if self._channel.fileno() in ready:
-                waiting.unregister(self._channel)
-                _, descriptors, _, _ = socket.recv_fds(self._channel, 1, 1)
-                # None: the copy has ended before it was locked down.
-                if descriptors:
-                    self.observer = Observer(descriptors[0], self.pid, self._grants)
-                    waiting.register(descriptors[0], select.POLLIN)
-            elif self.observer is not None and ready.get(self.observer.listener, 0) & select.POLLIN:
-                self.observer.answer()
+                self._answer_channel(waiting)
+            elif self.observer is not None and self.observer.listener in ready:
+                if ready[self.observer.listener] & select.POLLIN:
+                    self.observer.answer()
+                else:
+                    # No thread of the copy can call any more: to poll it on would be a busy loop.
+                    waiting.unregister(self.observer.listener)
             elif self._watch in ready:
                 return True
             elif _resident_bytes(self.pid) > most:
                 self.problem = f"it needs more than {MOST_GROWTH / 1e9:.1f} GB of memory"
                 return False
         return False
+
+    def _answer_channel(self, waiting: select.poll) -> None:
+        """Take what the copy sends: first the descriptor of its observer, then that its work begins."""
+        message, descriptors, _, _ = socket.recv_fds(self._channel, 1, 1)
+        if descriptors:
+            self.observer = Observer(descriptors[0], self.pid, self._grants)
+            waiting.register(descriptors[0], select.POLLIN)
+            return
+        # Nothing more comes. Without a message, the copy has ended before its work.
+        waiting.unregister(self._channel)
+        if message and self.observer is not None:
+            self.observer.refusals.clear()
+            # The copy waits for it: otherwise a refusal of its work might be taken for one from before.
+            self._channel.send(message)
 
     def kill(self) -> None:
         """Kill the copy, from any thread; `wait` returns then."""
@@ -182,7 +205,9 @@ def _resident_bytes(pid: int) -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _child(work: Work, grants: Grants, ends: _ChildEnds, *, paused: bool) -> NoReturn:
+def _child(
+    work: Work, grants: Grants, ends: _ChildEnds, *, paused: bool, prepare: Callable[[], object]
+) -> NoReturn:
     """Run as the copy. It always exits here, without running the parent's cleanup."""
     fd, waiting, scratch = ends.result, ends.waiting, grants.write
     try:
@@ -192,10 +217,14 @@ def _child(work: Work, grants: Grants, ends: _ChildEnds, *, paused: bool) -> NoR
         if not paused:
             socket.send_fds(ends.channel, [b"1"], [listener])
             os.close(listener)
-        ends.channel.close()
         # Python does without the bytecode of modules that it could not write.
         sys.dont_write_bytecode = True
         tempfile.tempdir = scratch
+        if not paused:
+            prepare()
+            os.write(ends.channel.fileno(), b"2")
+            os.read(ends.channel.fileno(), 1)
+        ends.channel.close()
         buffers, names = Buffers(), list[str]()
         if paused:
             with os.fdopen(waiting, "rb") as asked:

@@ -22,8 +22,9 @@ from kestrel_lab.tools.kernel.capture import IMAGES, Output, capture_output, fra
 from kestrel_lab.tools.kernel.fork import Fork, copied_values
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
 from kestrel_lab.tools.kernel.preview import Preview, PreviewJob
+from kestrel_lab.tools.kernel.state.annotations import is_type_of_python, read_type
 from kestrel_lab.tools.kernel.state.boundary import held_interrupts
-from kestrel_lab.tools.kernel.state.imports import import_installed
+from kestrel_lab.tools.kernel.state.imports import import_installed, import_sources, imported_attribute
 from kestrel_lab.tools.kernel.state.process_state import ProcessState, adopt_states
 from kestrel_lab.tools.kernel.undo import Done, UndoResult, UndoStack
 from kestrel_lab.tools.kernel.values import NotPlain, decode_value
@@ -344,7 +345,7 @@ class LiveKernel:
             for name in preview.imports:
                 import_installed(name, preview.workspace)
             states = {name: decode_value(stored, preview.store) for name, stored in preview.states.items()}
-            values = {name: self._value(stored, preview) for name, stored in preview.adopted.items()}
+            values = {name: self._value(name, stored, preview) for name, stored in preview.adopted.items()}
             if bad := [
                 name for name in values if name != "_" and (not name.isidentifier() or name.startswith("_"))
             ]:
@@ -358,7 +359,7 @@ class LiveKernel:
             raise ConflictError(f"{problem} ({error}): nothing was changed; make the call again") from error
         return values
 
-    def _value(self, stored: Any, preview: Preview) -> Any:
+    def _value(self, name: str, stored: Any, preview: Preview) -> Any:
         if "deleted" in stored:
             return _DELETED
         if "same" in stored:
@@ -366,7 +367,17 @@ class LiveKernel:
         # Only a module that the kernel has: importing one would run its code, unapproved.
         if "module" in stored:
             return sys.modules[stored["module"]]
+        if "from" in stored:
+            module, attribute = stored["from"]
+            if (module, attribute) not in import_sources(name, preview.code):
+                raise ValueError(f"the code does not import {name}")
+            return imported_attribute(module, attribute)
         assert preview.store is not None
+        if "type" in stored:
+            written = decode_value(stored["type"], preview.store)
+            if not is_type_of_python(written):
+                raise ValueError(f"{name} is no type of Python")
+            return read_type(written, self.shell.user_ns)
         return decode_value(stored["value"], preview.store)
 
     async def execute(

@@ -10,7 +10,8 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, cast
 
@@ -25,11 +26,19 @@ from kestrel_lab.tools.kernel.capture import (
 )
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
-from kestrel_lab.tools.kernel.state.boundary import is_a, type_name
+from kestrel_lab.tools.kernel.state.annotations import is_type_of_python, written_type
+from kestrel_lab.tools.kernel.state.boundary import is_a, read_or, type_name
 from kestrel_lab.tools.kernel.state.effects import NETWORK, Effects
 from kestrel_lab.tools.kernel.state.fingerprints import OpenFiles
-from kestrel_lab.tools.kernel.state.imports import check_installed, imported_modules
-from kestrel_lab.tools.kernel.state.process_state import ProcessState, is_adopted
+from kestrel_lab.tools.kernel.state.imports import (
+    check_installed,
+    import_before,
+    import_sources,
+    imported_attribute,
+    imported_modules,
+)
+from kestrel_lab.tools.kernel.state.libraries import in_library
+from kestrel_lab.tools.kernel.state.process_state import ProcessState, is_adopted, read_all
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_value
 from kestrel_lab.tools.kernel.variables import Before, Change, shadows_builtin
 from kestrel_lab.tools.sandbox.observer import Observer
@@ -70,6 +79,8 @@ class Preview:
     """Adoptable results by name: a value, a module, or another variable."""
     imports: tuple[str, ...] = ()
     """Installed modules that it imports and that were not loaded; taking its values over imports them."""
+    wishing: tuple[str, ...] = ()
+    """Installed libraries whose import wanted an effect."""
     states: dict[str, Json] = field(default_factory=dict)
     """Random states that would be taken over with it, by the name of their probe."""
     store: Store | None = None
@@ -144,12 +155,24 @@ class PreviewJob:
     generation: int
     untraced: bool = False
     """True if tainted files are in the workspace: reads must be traced, which a preview cannot do."""
+    first: tuple[str, ...] = ()
+    """Installed libraries to import before the code runs."""
 
     async def run(self, seconds: float = PREVIEW_S) -> Preview:
         """Make the preview; a cancelled one is killed. Call on the thread that the shell belongs to."""
+        preview = await self._run_once(seconds)
+        if not preview.wishing or self.first:
+            return preview
+        # A library that is imported for the first time makes its folders and lists of fonts. That is no
+        # effect of the code, but only where the code has not run yet can it be told from one.
+        return await replace(self, first=preview.wishing)._run_once(seconds)
+
+    async def _run_once(self, seconds: float) -> Preview:
         known, began = frozenset(self.shell.user_ns), time.perf_counter()
         try:
-            fork = Fork(self._work, self.workspace)
+            _look_up_once(self.shell)
+            work = partial(self._work, frozenset(sys.modules))
+            fork = Fork(work, self.workspace, prepare=self._import_first)
         except (NoLockdown, OSError) as error:
             return self._none(str(error), 0.0)
         try:
@@ -202,6 +225,7 @@ class PreviewJob:
             unfit=unfit,
             adopted=dict(header["adopted"]),
             imports=tuple(map(str, header["imports"])),
+            wishing=tuple(map(str, header["wishing"])),
             states=dict(header["states"]),
             store=store,
             known=known,
@@ -209,14 +233,18 @@ class PreviewJob:
 
     # In the copy.
 
-    def _work(self, scratch: str, buffers: Buffers, _: list[str]) -> Json:
+    def _import_first(self) -> None:
+        if self.first:
+            with capture_output(self.shell):
+                import_before(self.first, self.workspace)
+
+    def _work(self, loaded: frozenset[str], scratch: str, buffers: Buffers, _: list[str]) -> Json:
         shell = self.shell
         shell.history_manager.enabled = False
         # Cells may await, but the kernel's event loop runs in a thread that a copy does not have.
         shell.loop_runner = lambda coroutine: asyncio.new_event_loop().run_until_complete(coroutine)
         # The copy shares open files with the kernel: reading would move the kernel's position in them.
         OpenFiles.readable = False
-        loaded = frozenset(sys.modules)
         effects = Effects(scratch)
         effects.install()
         # IPython puts an `open` of its own into the namespace, which hides the built-in one.
@@ -224,7 +252,7 @@ class PreviewJob:
         # All is compared while the capture is in place, so that it is no difference.
         with capture_output(shell) as output:
             before = Before.of(self.code, shell.user_ns)
-            state = ProcessState.of(self.code, shell, before, hidden=scratch)
+            state = ProcessState.of(self.code, shell, before, hidden=scratch, wishes=effects.refused)
             with state.watching():
                 shell.run_cell(self.code, store_history=False)
             changes = [*before.changes(shell.user_ns), *(one.change for one in state.alterations())]
@@ -242,7 +270,9 @@ class PreviewJob:
                     check_installed(name, self.workspace)
                 variables = [change for change in changes if change.kind != "state"]
                 known = loaded | set(imports)
-                adopted = _adoptable_values(shell.user_ns, variables, before, known, output, buffers)
+                adopted = _adoptable_values(
+                    self.code, shell.user_ns, variables, before, known, output, buffers
+                )
                 states = state.adoptable(changes, buffers)
                 if os.listdir(scratch) and scratch in json.dumps(adopted):
                     raise NotPlain("a value names a temporary file, which only the preview has")
@@ -268,6 +298,7 @@ class PreviewJob:
             "unfit": unfit,
             "adopted": adopted,
             "imports": cast("list[Json]", imports),
+            "wishing": cast("list[Json]", state.wishing),
             "states": states,
         }
 
@@ -282,6 +313,13 @@ class PreviewJob:
         if any(set(data) - {*IMAGES, "text/plain"} for data, _ in output.displayed):
             return "it displays more than text and images"
         return ""
+
+
+@cache
+def _look_up_once(shell: Any) -> None:
+    """Have this process remember what does not change, so that its copies need not look it up each time."""
+    in_library("")
+    read_all(shell)
 
 
 _REFUSED = {
@@ -315,6 +353,7 @@ def _unnamed(observer: Observer, wishes: list[str]) -> Iterator[str]:
 
 
 def _adoptable_values(
+    code: str,
     namespace: dict[str, Any],
     changes: list[Change],
     before: Before,
@@ -340,7 +379,7 @@ def _adoptable_values(
         elif (other := same.get(id(namespace[change.name]))) is not None:
             found[change.name] = {"same": other}
         else:
-            found[change.name] = {"value": _encode_named(change.name, namespace[change.name], buffers)}
+            found[change.name] = _encode_new(code, change.name, namespace, buffers)
             _check_own(change.name, namespace[change.name], before)
     if output.value is not None:
         place = len(buffers.arrays)
@@ -352,12 +391,23 @@ def _adoptable_values(
     return found
 
 
-def _encode_named(name: str, value: object, buffers: Buffers) -> Json:
-    """Encode a value; raises `NotPlain` with its name."""
+def _encode_new(code: str, name: str, namespace: dict[str, Any], buffers: Buffers) -> Json:
+    """Encode a value; raises `NotPlain` with its name.
+
+    What code imports by name, and types such as `list[int]`, are no data: the kernel has them itself.
+    """
+    value = namespace[name]
     try:
-        return encode_value(value, buffers)
-    except NotPlain as reason:
-        raise NotPlain(f"{name} cannot be taken over: {reason}") from None
+        return {"value": encode_value(value, buffers)}
+    except NotPlain as error:
+        reason = str(error)
+    for module, attribute in import_sources(name, code):
+        if read_or(None, imported_attribute, module, attribute) is value:
+            return {"from": [module, attribute]}
+    written = written_type(value, namespace)
+    if is_type_of_python(written):
+        return {"type": encode_value(written, buffers)}
+    raise NotPlain(f"{name} cannot be taken over: {reason}")
 
 
 def _check_own(name: str, value: object, before: Before) -> None:

@@ -33,7 +33,7 @@ from kestrel_lab.tools.kernel.state.code_names import (
 )
 from kestrel_lab.tools.kernel.state.fingerprints import is_large, value_fingerprint
 from kestrel_lab.tools.kernel.state.libraries import is_own
-from kestrel_lab.tools.kernel.state.library_values import is_application
+from kestrel_lab.tools.kernel.state.library_values import is_application, is_capture
 from kestrel_lab.tools.kernel.state.probes import ABSENT, same, set_or_delete
 from kestrel_lab.tools.kernel.variables import (
     Alteration,
@@ -89,8 +89,7 @@ class Holder:
         """Return the attributes now, the very objects."""
         target = self.target
         if type(target) is dict:
-            annotations = {name: target[name] for name in ("__annotations__",) if name in target}
-            return {**hidden_names(target), **annotations}
+            return hidden_names(target)
         if self.by_value:
             values = {name: read_or(ABSENT, getattr, target, name, ABSENT) for name in self.by_value}
             return {name: _ReadValue((value,)) for name, value in values.items() if value is not ABSENT}
@@ -223,7 +222,9 @@ class Snapshot:
         except (SyntaxError, ValueError):
             tree = ast.Module([], [])
         snapshot._stored, snapshot._paths = stored_names(tree), set(dotted_paths(tree))
-        snapshot._unseen = dict.fromkeys(set_on_results(tree), "what a call gives is not known before")
+        classes = [name for name, value in names.items() if type(value) is type and is_own(module_of(value))]
+        unseen = set_on_results(tree, classes)
+        snapshot._unseen = dict.fromkeys(unseen, "what a call gives is not known before")
         for holder in [Holder("", names), Holder("builtins", builtins, own=False, touched=True), *own]:
             snapshot._add(holder)
             if is_a(holder.target, FunctionType):
@@ -289,8 +290,9 @@ class Snapshot:
     def _of_object(self, path: str, value: Any) -> Iterator[Holder]:
         """Yield the owner of what an object of a library holds: settings, or the module of a function."""
         if is_a(value, MethodType):
-            if raw_dict(value.__self__) and not is_application(value.__self__):
-                yield Holder(path.rpartition(".")[0], value.__self__, own=False, touched=True)
+            owner = value.__self__
+            if raw_dict(owner) and not is_application(owner) and not is_capture(owner):
+                yield Holder(path.rpartition(".")[0], owner, own=False, touched=True)
         elif is_a(value, BuiltinFunctionType):
             module = value.__self__
             if is_a(module, ModuleType):

@@ -6,7 +6,7 @@ import ast
 import dis
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 
@@ -45,15 +45,23 @@ def sets_unseen(module: str, name: str) -> bool:
     return bool(_SETTER.search(name)) and not {module, f"{module}.{name}"} & _READ_BY_PROBES
 
 
-def set_on_results(tree: ast.AST) -> Iterator[str]:
-    """Yield attributes that code sets on what a call gives: `threading.current_thread().name`."""
+def set_on_results(tree: ast.AST, classes: Container[str] = ()) -> Iterator[str]:
+    """Yield attributes that code sets on what a call gives: `threading.current_thread().name`.
+
+    What a class gives is new: of `classes`, and of those that the code defines.
+    """
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load):
             continue
         base: ast.expr = node.value
         while isinstance(base, ast.Attribute | ast.Subscript):
             base = base.value
-        if isinstance(base, ast.Call) and ast.unparse(base.func).rpartition(".")[2] not in _RESULTS_READ:
+        if not isinstance(base, ast.Call):
+            continue
+        function = ast.unparse(base.func)
+        is_new = base is node.value and (function in defined or function in classes)
+        if not is_new and function.rpartition(".")[2] not in _RESULTS_READ:
             yield ast.unparse(node)
 
 

@@ -6,23 +6,29 @@ import ast
 import importlib
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 from kestrel_lab.tools.kernel.state.boundary import is_a, raw_dict
 from kestrel_lab.tools.kernel.state.libraries import in_library, is_own
 from kestrel_lab.tools.kernel.values import NotPlain
 
 
-def imported_modules(code: str) -> list[str]:
-    """Return the modules that the import statements of code name, each behind its packages."""
+def _tree_of(code: str) -> ast.AST:
     try:
         tree = compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except (SyntaxError, ValueError):
-        return []
+        return ast.Module([], [])
+    return cast("ast.AST", tree)
+
+
+def imported_modules(code: str) -> list[str]:
+    """Return the modules that the import statements of code name, each behind its packages."""
     names: list[str] = []
-    for node in ast.walk(cast("ast.AST", tree)):
+    for node in ast.walk(_tree_of(code)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -31,6 +37,23 @@ def imported_modules(code: str) -> list[str]:
     return list(
         dict.fromkeys(".".join(parts[:end]) for parts in packages for end in range(1, len(parts) + 1))
     )
+
+
+def import_sources(name: str, code: str) -> Iterator[tuple[str, str]]:
+    """Yield the modules from which code imports `name`, each with its name there."""
+    for node in ast.walk(_tree_of(code)):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name or alias.name == "*":
+                    yield node.module, name if alias.name == "*" else alias.name
+
+
+def imported_attribute(module: str, name: str) -> Any:
+    """Return what a loaded module has under a name; raises `AttributeError` or `KeyError`."""
+    loaded = sys.modules[module]
+    attributes = raw_dict(loaded)
+    # Only a library may make it now: a module of the user would run code that was not approved.
+    return getattr(loaded, name) if name not in attributes and not is_own(module) else attributes[name]
 
 
 def is_installed(name: str) -> bool:
@@ -56,6 +79,22 @@ def import_installed(name: str, workspace: str) -> None:
     if name not in sys.modules:
         check_installed(name, workspace)
         importlib.import_module(name)
+
+
+def import_before(names: Sequence[str], workspace: str) -> None:
+    """Import installed libraries before code runs; what cannot be imported is left to the code.
+
+    Only libraries are found meanwhile: a file of the workspace may have the name of what one of them imports.
+    """
+    search_path = list(sys.path)
+    sys.path[:] = [folder for folder in search_path if in_library(os.path.join(folder, ""))]
+    try:
+        for name in names:
+            # The boundary to code of libraries, which may raise anything.
+            with suppress(Exception):
+                import_installed(name, workspace)
+    finally:
+        sys.path[:] = search_path
 
 
 def _library_file(name: str) -> str | None:

@@ -3,13 +3,17 @@ widgets.
 """
 
 from __future__ import annotations
+import __future__
 
+import functools
+import operator
 import sys
 import warnings
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, cast
 
+from kestrel_lab.tools.kernel.state.annotations import annotations_of, restore_annotations
 from kestrel_lab.tools.kernel.state.fingerprints import value_fingerprint
 from kestrel_lab.tools.kernel.state.probes import Probe, Reading, each, each_list, set_or_delete
 
@@ -105,6 +109,15 @@ def _configurable(kind: Any) -> frozenset[str]:
     return frozenset(kind.class_trait_names(config=True))
 
 
+_FEATURES = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
+
+
+def _restore_features(shell: Any, values: Mapping[Any, Any]) -> None:
+    shell.compile.flags = shell.compile.flags & ~_FEATURES | int(values[""]) & _FEATURES
+
+
 def _transformers(shell: Any) -> Reading:
     lists = {name: getattr(shell, name) for name in ("input_transformers_post", "ast_transformers")}
     return {name: tuple(found) for name, found in lists.items()}
@@ -174,6 +187,21 @@ LIBRARIES: Final[tuple[Probe, ...]] = (
         lost="pandas keeps them",
     ),
     Probe(name="widgets", library="ipywidgets.widgets.widget", read=_widgets, lost="the page holds them"),
+    Probe(
+        name="annotations",
+        read=annotations_of,
+        restore=restore_annotations,
+        # The names of the variables say enough.
+        secret=True,
+        adopted=True,
+    ),
+    Probe(
+        name="features of __future__",
+        read=lambda shell: {"": shell.compile.flags & _FEATURES},
+        restore=_restore_features,
+        words="imported",
+        adopted=True,
+    ),
     Probe(
         name="IPython events",
         read=lambda shell: {name: tuple(found) for name, found in shell.events.callbacks.items()},

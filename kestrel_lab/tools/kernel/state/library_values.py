@@ -77,6 +77,11 @@ def is_application(value: object) -> bool:
     return is_part and not is_own(type(value).__module__)
 
 
+def is_capture(value: object) -> bool:
+    """Return true for an object of this package: the `open` of a preview notes what is written."""
+    return package_of(type(value)) == "kestrel_lab"
+
+
 def _of_numpy(value: Any) -> tuple[object, Iterable[object]] | None:
     numpy = sys.modules["numpy"]
     if is_a(value, numpy.ndarray):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import Any
 
 from kestrel_lab.core.json_types import Json
@@ -40,15 +41,21 @@ class ProcessState:
     witness: Witness
     _readings: dict[str, dict[Any, Any]]
     _attributes: Snapshot
-    _importing: bool = field(default=False)
+    _wishes: Sequence[str] = ()
+    wishing: list[str] = field(default_factory=list)
+    """Installed libraries whose import wanted an effect."""
 
     @classmethod
-    def of(cls, code: str, shell: Any, before: Before, hidden: str = "") -> ProcessState:
-        """Read the current state, for `code` about to run; files in the folder `hidden` are skipped."""
+    def of(
+        cls, code: str, shell: Any, before: Before, hidden: str = "", wishes: Sequence[str] = ()
+    ) -> ProcessState:
+        """Read the current state, for `code` about to run; files in the folder `hidden` are skipped.
+
+        `wishes` grows with each effect that the code is refused.
+        """
         attributes = Snapshot.of(code, shell.user_ns, own_holders(before.own))
-        return cls(
-            shell, Witness(hidden), {name: dict(found) for name, found in read_all(shell).items()}, attributes
-        )
+        readings = {name: dict(found) for name, found in read_all(shell).items()}
+        return cls(shell, Witness(hidden), readings, attributes, wishes)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -57,9 +64,9 @@ class ProcessState:
             yield
 
     @contextmanager
-    def _around_import(self) -> Iterator[None]:
+    def _around_import(self, name: str) -> Iterator[None]:
         """Let what the import of a library does in the block belong to the state before."""
-        earlier = read_all(self.shell)
+        earlier, wishes = read_all(self.shell), len(self._wishes)
         try:
             with self.witness.paused():
                 yield
@@ -67,6 +74,8 @@ class ProcessState:
             for probe in PROBES:
                 self._absorb(probe, earlier[probe.name], probe.reading(self.shell))
             self._attributes.look_again()
+            if len(self._wishes) > wishes:
+                self.wishing.append(name)
 
     def _absorb(self, probe: Probe, earlier: Reading, later: Reading) -> None:
         mine = self._readings[probe.name]
@@ -108,10 +117,13 @@ class ProcessState:
 
         Raises `NotPlain` for one that cannot be handed over.
         """
-        probes = [
-            probe for probe in PROBES if probe.adopted and any(one.name == probe.name for one in changes)
-        ]
-        return {probe.name: encode_value(dict(probe.reading(self.shell)), buffers) for probe in probes}
+        states = dict[str, Json]()
+        for probe in PROBES:
+            if probe.adopted and any(change.name == probe.name for change in changes):
+                changed = probe.difference(self._readings[probe.name], probe.reading(self.shell))
+                now = {key: value for key, (_, value) in changed.items()}
+                states[probe.name] = encode_value(now, buffers)
+        return states
 
 
 def _joined(found: list[Alteration]) -> Iterator[Alteration]:
@@ -157,27 +169,30 @@ _BOOTSTRAP = "<frozen importlib._bootstrap>"
 
 
 @contextmanager
-def _watched_imports(around: Callable[[], Any]) -> Iterator[None]:
-    """Enter `around()` while this thread imports an installed library for the first time."""
+def _watched_imports(around: Callable[[str], Any]) -> Iterator[None]:
+    """Enter `around(name)` while this thread imports an installed library for the first time."""
     machinery: Any = importlib._bootstrap
     load, here, inside = machinery._find_and_load, threading.get_ident(), False
+    thread, is_library = threading.get_ident, is_installed
 
     def find_and_load(name: str, import_: Any) -> Any:
         nonlocal inside
-        if inside or threading.get_ident() != here or not is_installed(name):
+        if inside or thread() != here or not is_library(name):
             return load(name, import_)
         inside = True
         try:
-            with around():
+            with around(name):
                 return load(name, import_)
         finally:
             inside = False
 
-    # Python leaves its own import machinery out of tracebacks, by the name of the file.
-    find_and_load.__code__ = find_and_load.__code__.replace(co_filename=_BOOTSTRAP)
-    machinery._find_and_load = find_and_load
+    # Python leaves its own import machinery out of tracebacks, by the name of the file. With its globals,
+    # too, an import of the user's code is not taken for one of this package, which may import less.
+    code = find_and_load.__code__.replace(co_filename=_BOOTSTRAP)
+    watched = FunctionType(code, vars(machinery), closure=find_and_load.__closure__)
+    machinery._find_and_load = watched
     try:
         yield
     finally:
-        if machinery._find_and_load is find_and_load:
+        if machinery._find_and_load is watched:
             machinery._find_and_load = load
