@@ -12,11 +12,7 @@ from typing import Final
 
 from kestrel_lab.evals.commits.no_difference import same_conversations, unchanged
 from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_difference_by_round, side_by_side
-from kestrel_lab.evals.commits.success_difference import (
-    by_labels,
-    unless_missing_decide,
-    unless_turned_over,
-)
+from kestrel_lab.evals.commits.success_difference import unless_missing_decide, unless_turned_over
 from kestrel_lab.evals.gate_bounds import is_share
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
@@ -30,6 +26,7 @@ from kestrel_lab.evals.stats.difference import (
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors, Suite
+from kestrel_lab.evals.summaries.corrected_differences import by_labels
 from kestrel_lab.views.formatting import format_count
 
 Sides = tuple[Sequence[EvalRow], Sequence[EvalRow]]
@@ -57,7 +54,8 @@ def compare_rows(
 
     All are questions asked together: over all of them, at most one comparison of twenty reports a difference
     that is not there. Success rates have two thirds of that allowance. Times are compared over trials made
-    side by side only. Where nothing can differ, because the files are the same or all trials are the same
+    side by side only. Success rates in which a model judge has a say have a verdict only where labels of
+    people correct them. Where nothing can differ, because the files are the same or all trials are the same
     ones made again, the verdict is `stable`.
     """
     before, after = (_values(rows, suite.count_errors) for rows in sides)
@@ -116,18 +114,14 @@ def compare_families(
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
     groups = {row.scenario: row.group for row in chain(*sides)}
     found = []
-    for config, family in kinds:
+    alpha = ALPHA / max(1, len(kinds))
+    for kind in kinds:
+        of_kind = [[row for row in rows if (row.config, row.family) == kind] for rows in sides]
         both = [
-            by_scenario(
-                _values([row for row in rows if row.family == family], suite.count_errors).get(
-                    (config, PRIMARY), {}
-                )
-            )
-            for rows in sides
+            by_scenario(_values(rows, suite.count_errors).get((kind[0], PRIMARY), {})) for rows in of_kind
         ]
-        found.append(
-            compare_scenarios(*both, weights=weights, groups=groups, bounded=True, alpha=ALPHA / len(kinds))
-        )
+        compared = compare_scenarios(*both, weights=weights, groups=groups, bounded=True, alpha=alpha)
+        found.append(by_labels(compared, of_kind, suite.count_errors, alpha=alpha))
     judged = judge_all(found, [Question(better="higher", margin=margin, relative=False)] * len(kinds))
     again = {
         kind: same_conversations(
