@@ -51,7 +51,7 @@ def test_a_summary_shows_the_corrected_rate_beside_the_plain_one():
     headings, (cells,) = summary_table([summary])
     shown = cells[headings.index("corrected by labels (95 %)")]
     assert shown == corrected_text(summary)
-    assert shown.startswith("61 % (")
+    assert shown.startswith("60 % (")
     assert ", 50 labels worth " in shown
     headings, _ = summary_table(summarise_configurations(judged(200, 0), "fail"))
     assert not any("corrected" in one for one in headings)
@@ -135,7 +135,7 @@ def test_a_history_has_the_corrected_rate_of_each_commit():
     found = history(judged(200, 50))
     headings, (cells,) = found.table()
     assert headings[4] == "corrected by labels (95 %)"
-    assert cells[4].startswith("61 % (")
+    assert cells[4].startswith("60 % (")
     assert found.summary()["labels"].tolist() == [50]
     assert "corrected by labels (95 %)" not in history(judged(200, 0)).table()[0]
     assert "corrected by labels (95 %)" not in history(judged(200, 50), "token_usage").table()[0]
