@@ -159,15 +159,17 @@ def corrected_difference(base: JudgedSample, head: JudgedSample, *, alpha: float
     """
     before, after = (corrected_rate(side, alpha=alpha) for side in (base, head))
     n, clusters = (min(one, other) for one, other in zip(_size(before), _size(after), strict=True))
-    if clusters < 2 or math.isnan(before.interval.low) or math.isnan(after.interval.low):
+    # Beside the mean, how far each side's judge is trusted was estimated.
+    df = clusters - 3
+    if df < 1 or math.isnan(before.interval.low) or math.isnan(after.interval.low):
         return replace(NOTHING, n=n, clusters=clusters)
     paired = {_partner(cluster): share for cluster, share in before.shares.items()}
     errors = [
         after.shares.get(cluster, 0.0) - paired.get(cluster, 0.0)
         for cluster in dict.fromkeys((*paired, *after.shares))
     ]
-    se = math.sqrt(math.fsum(error**2 for error in errors) * clusters / (clusters - 1))
-    middle, reach = after.interval.mean - before.interval.mean, t_quantile(1 - alpha / 2, clusters - 1) * se
+    se = math.sqrt(math.fsum(error**2 for error in errors) * clusters / df)
+    middle, reach = after.interval.mean - before.interval.mean, t_quantile(1 - alpha / 2, df) * se
     return Interval(
         mean=middle,
         low=max(-1.0, middle - reach),
