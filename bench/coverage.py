@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kestrel_lab.evals.stats.difference import compare_scenarios, judge_alike
-from kestrel_lab.evals.stats.intervals_and_tests import mean_interval, proportion_interval
+from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
 from kestrel_lab.evals.stats.label_correction import JudgedSample, corrected_difference, corrected_rate
 from kestrel_lab.evals.stats.skewed_means import amount_interval
 from kestrel_lab.views.text import table_text
@@ -377,6 +377,14 @@ def drawn_sample(
     return sample_of(verdicts, right, chance.random(trials) < chances, tasks, chances)
 
 
+def labels_alone(sample: JudgedSample) -> Interval:
+    """Return the rate by the labels of a sample without its judge: each label weighs by how likely it was drawn."""
+    there = [place for place, label in enumerate(sample.labels) if label is not None]
+    weights = [1 / (sample.probabilities[place] or 1.0) for place in there] if sample.probabilities else None
+    clusters = [sample.cluster(place) for place in there]
+    return proportion_interval([sample.labels[place] or 0.0 for place in there], clusters, weights)
+
+
 def corrected(chance: np.random.Generator, repeats: int) -> Iterator[Stated]:
     """How often intervals of corrected rates cover the truth."""
     ways: dict[str, dict[str, Any]] = {
@@ -389,10 +397,20 @@ def corrected(chance: np.random.Generator, repeats: int) -> Iterator[Stated]:
         for labels in (30, 50, 100):
             for way, more in ways.items():
                 covered = naive = 0
+                widths = np.zeros(2)
                 for _ in range(repeats):
                     sample = drawn_sample(chance, rate, labels, **more)
-                    covered += not corrected_rate(sample).interval.excludes(rate)
+                    interval = corrected_rate(sample).interval
+                    covered += not interval.excludes(rate)
                     naive += not mean_interval(sample.verdicts, sample.clusters).excludes(rate)
+                    alone = labels_alone(sample)
+                    widths += (interval.high - interval.low, alone.high - alone.low)
+                yield Stated(
+                    what="width, of that of labels alone",
+                    setting=f"rate {rate:g}, {labels} labels{way}",
+                    measured=float(widths[0] / widths[1]),
+                    at_most=1.02,
+                )
                 yield Stated(
                     what="coverage, corrected",
                     setting=f"rate {rate:g}, {labels} labels{way}",

@@ -21,7 +21,7 @@ from kestrel_lab.evals.commits.difference_texts import (
 from kestrel_lab.evals.commits.no_difference import by_construction
 from kestrel_lab.evals.commits.row_differences import MARGIN, PRIMARY, compare_families, compare_rows
 from kestrel_lab.evals.commits.sequential_compare import SequentialRun, decided_in_turns
-from kestrel_lab.evals.commits.success_difference import BY_LABELS, label_note
+from kestrel_lab.evals.commits.success_difference import label_note
 from kestrel_lab.evals.gate_bounds import FailOn
 from kestrel_lab.evals.reports.change_phrases import VERDICT_HEADINGS, change_phrase
 from kestrel_lab.evals.reports.gate_decisions import (
@@ -47,6 +47,7 @@ from kestrel_lab.evals.stats.difference import (
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.best_configuration import format_points
+from kestrel_lab.evals.summaries.corrected_differences import BY_LABELS
 from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.evals.summaries.result_table import broke_in, label_kind, with_unit
 from kestrel_lab.eventlog.store import SessionStore

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Final
 from kestrel_lab.core.drawing.matplotlib_figure import figure_uri
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.commits.row_differences import MARGIN, compare_rows
+from kestrel_lab.evals.gate_bounds import SUCCESS
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.reports.plots import Line, Mark, history_figure
 from kestrel_lab.evals.reports.result_view import ResultView, write_text
 from kestrel_lab.evals.stats.change_points import ALPHA, Step, find_steps
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
+from kestrel_lab.evals.stats.label_correction import ENOUGH_LABELS
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.corrected_rates import with_corrected
+from kestrel_lab.evals.summaries.corrected_rates import is_judged, with_corrected
 from kestrel_lab.evals.summaries.metric_values import ObservedMetric, find_metric
 from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, broke_in, frame_record, label_kind
 from kestrel_lab.views.dataframes import unit_frame
@@ -178,7 +180,9 @@ class History(ResultView):
         ]
         if all(math.isnan(interval.mean) for _, _, _, interval in self.points):
             said = [f"no trial says anything of {self.metric}"]
-        return [*(said or ["no step can be told from chance"]), *left, *self.notes]
+        judged = [f"no steps are searched [{config}]: {note}" for config, note in self._uncorrected.items()]
+        nothing = [] if judged else ["no step can be told from chance"]
+        return [*(said or nothing), *judged, *left, *self.notes]
 
     @cached_property
     def _table(self) -> tuple[list[str], list[list[str]]]:
@@ -238,13 +242,27 @@ class History(ResultView):
         ]
 
     @cached_property
+    def _uncorrected(self) -> dict[str, str]:
+        """Why a model judge's verdicts show no step, by configuration, where it has a say in the metric."""
+        if self.metric != SUCCESS:
+            return {}
+        judged = dict.fromkeys(row.config for c in self.commits for row in c.rows if is_judged(row))
+        note = (
+            "a model judge has a say in these rates, and may change its mind; compare two commits, where "
+            f"{ENOUGH_LABELS} labels of people on each side correct it (kestrel eval label SUITE)"
+        )
+        return dict.fromkeys(judged, note)
+
+    @cached_property
     def _steps(self) -> dict[str, list[Step]]:
         """Steps by configuration; `at` counts commits of this history."""
         compared = self._compared_steps()
         if compared is not None:
             return compared
-        found: dict[str, list[Step]] = {}
+        found: dict[str, list[Step]] = {config: [] for config in self._uncorrected}
         for config in self._kinds:
+            if config in self._uncorrected:
+                continue
             rounds = self._rounds(config)
             places = [place for place, values in enumerate(rounds) if values]
             # Each configuration has a share of the error, so that all of them together keep it.

@@ -11,11 +11,7 @@ from typing import Final
 
 from kestrel_lab.evals.commits.no_difference import same_conversations, unchanged
 from kestrel_lab.evals.commits.round_pairs import Rounds, by_scenario, mean_difference_by_round, side_by_side
-from kestrel_lab.evals.commits.success_difference import (
-    by_labels,
-    unless_missing_decide,
-    unless_turned_over,
-)
+from kestrel_lab.evals.commits.success_difference import unless_missing_decide, unless_turned_over
 from kestrel_lab.evals.gate_bounds import NAMED_SHARE, SCORE
 from kestrel_lab.evals.scanners.scanner import PREFIX as FOUND
 from kestrel_lab.evals.stats.difference import (
@@ -28,6 +24,7 @@ from kestrel_lab.evals.stats.difference import (
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries.corrected_differences import by_labels
 from kestrel_lab.evals.summaries.metric_values import ObservedMetric, find_metric
 from kestrel_lab.evals.summaries.streaming_summary import score_metrics
 from kestrel_lab.views.formatting import format_count
@@ -61,7 +58,8 @@ def compare_rows(
 
     All are questions asked together: over all of them, at most one comparison of twenty reports a difference
     that is not there. Success rates have two thirds of that allowance. Times are compared over trials made
-    side by side only. Where nothing can differ, because the files are the same or all trials are the same
+    side by side only. Success rates in which a model judge has a say have a verdict only where labels of
+    people correct them. Where nothing can differ, because the files are the same or all trials are the same
     ones made again, the verdict is `stable`.
     """
     before, after = (_values(rows, suite) for rows in sides)
@@ -133,9 +131,13 @@ def compare_families(
     differences = []
     for (kind, metric), question in zip(keys, questions, strict=True):
         before, after = (side.get((kind[0], metric.name), {}) for side in values[kind])
-        compared = partial(compare_scenarios, weights=weights, groups=groups, alpha=ALPHA * question.weight)
+        alpha = ALPHA * question.weight
+        compared = partial(compare_scenarios, weights=weights, groups=groups, alpha=alpha)
         difference = _paired_difference(metric, before, after, rounds[kind], compared)
-        differences.append(_untested_if_cut(difference, metric.name, chain(*of_kind[kind])))
+        difference = _untested_if_cut(difference, metric.name, chain(*of_kind[kind]))
+        if metric.name == PRIMARY:
+            difference = by_labels(difference, of_kind[kind], suite.count_errors, alpha=alpha)
+        differences.append(difference)
     judged = judge_all(differences, questions)
     again = {kind: same_conversations(*of_kind[kind]) for kind in kinds}
     return {

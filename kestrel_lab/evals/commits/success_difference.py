@@ -1,82 +1,15 @@
-"""The difference of a success rate beyond its verdicts: corrected by people's labels where there are enough,
-and without a conclusion that trials that broke could turn over.
-"""
+"""Verdicts on success rates, withheld where trials that broke or are missing could turn them over."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.evals.gate_bounds import SUCCESS, format_metric
-from kestrel_lab.evals.stats.difference import Difference, Question, detectable_mean, judge_all
-from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, t_test
-from kestrel_lab.evals.stats.label_correction import (
-    ENOUGH_LABELS,
-    JudgedSample,
-    corrected_difference,
-    corrected_rate,
-)
+from kestrel_lab.evals.stats.difference import Difference, Question, judge_all
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.summaries.corrected_rates import enough_labels, is_judged, sample_of
-from kestrel_lab.evals.summaries.result_table import units_of_rows
+from kestrel_lab.evals.summaries.corrected_differences import BY_LABELS, Sides, by_labels
 from kestrel_lab.views.formatting import format_count
-
-# The suite's models load pydantic, which takes longer than the rest of this module.
-if TYPE_CHECKING:
-    from kestrel_lab.evals.suite import CountErrors
-
-BY_LABELS: Final = "labels"
-"""The test of a difference of corrected rates."""
-Sides = Sequence[Sequence[EvalRow]]
-"""The trials of one configuration, at base and at head."""
-
-
-def by_labels(
-    found: Difference,
-    sides: Sides,
-    count_errors: CountErrors,
-    *,
-    broken: Sequence[float | None] = (None, None),
-    alpha: float = ALPHA,
-) -> Difference:
-    """Return the corrected difference where both sides have enough labels, else `found`, which is by verdicts
-    alone. `broken` says how trials that broke count on each side, where not as the suite says.
-    """
-    samples = [_sample(rows, count_errors, fill) for rows, fill in zip(sides, broken, strict=True)]
-    if not all(map(enough_labels, samples)):
-        return found
-    base, head = (corrected_rate(one).interval.mean for one in samples)
-    interval = corrected_difference(samples[0], samples[1])
-    p = t_test(interval)
-    return replace(
-        found,
-        base=base,
-        head=head,
-        interval=interval,
-        p=p,
-        p_holm=p,
-        mde=detectable_mean(interval.se, interval.clusters - 1, alpha=alpha),
-        test=BY_LABELS,
-    )
-
-
-def _sample(rows: Iterable[EvalRow], count_errors: CountErrors, broken: float | None) -> JudgedSample:
-    if broken is None and count_errors == "fail":
-        broken = 0.0
-    counted = [row for row in rows if row.outcome != "error" or broken is not None]
-    return sample_of(
-        [
-            (
-                unit,
-                row.result["weight"],
-                float(row.outcome == "pass") if row.outcome != "error" else broken or 0.0,
-                row.result.get("label"),
-                row.result.get("label_probability"),
-            )
-            for unit, row in zip(units_of_rows(counted), counted, strict=True)
-        ]
-    )
 
 
 def unless_turned_over(
@@ -158,22 +91,15 @@ def _passes(rows: Iterable[EvalRow], broken: float) -> dict[str, list[float]]:
 
 
 def label_note(found: Difference, sides: Sides, compared: Callable[..., Difference]) -> str:
-    """Return what to say of the labels of a configuration: the difference by verdicts alone beside a
-    corrected one, or that a judge's verdicts are not corrected; empty where neither is so.
-    """
-    labels = [sum("label" in row.result for row in rows) for rows in sides]
-    if found.test == BY_LABELS:
-        alone = compared(*(_passes(rows, 0.0) for rows in sides))
-        base, head = (format_metric(SUCCESS, rate) for rate in (alone.base, alone.head))
-        ends = f"{100 * alone.interval.low:+.1f} to {100 * alone.interval.high:+.1f}"
-        return (
-            f"corrected by {labels[0]} and {format_count(labels[1], 'label')}; by verdicts alone "
-            f"{base} → {head}, "
-            f"{100 * alone.interval.mean:+.1f} points ({ends})"
-        )
-    if not any(is_judged(row) for rows in sides for row in rows):
+    """Return the difference by verdicts alone, to be said beside a corrected one; empty for any other."""
+    if found.test != BY_LABELS:
         return ""
+    labels = [sum("label" in row.result for row in rows) for rows in sides]
+    alone = compared(*(_passes(rows, 0.0) for rows in sides))
+    base, head = (format_metric(SUCCESS, rate) for rate in (alone.base, alone.head))
+    ends = f"{100 * alone.interval.low:+.1f} to {100 * alone.interval.high:+.1f}"
     return (
-        f"a model judge has a say in these rates, and they are not corrected: that takes {ENOUGH_LABELS} "
-        f"labels of people on each side, and there are {labels[0]} and {labels[1]} (kestrel eval label)"
+        f"corrected by {labels[0]} and {format_count(labels[1], 'label')}; by verdicts alone "
+        f"{base} → {head}, "
+        f"{100 * alone.interval.mean:+.1f} points ({ends})"
     )

@@ -26,6 +26,7 @@ from kestrel_lab.evals.labels.stored_labels import (
 )
 from kestrel_lab.evals.labels.verdicts import JudgeVersion, Verdicts, stored_verdicts
 from kestrel_lab.evals.stats.distributions import t_quantile
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.eventlog.store import SessionStore
@@ -58,9 +59,13 @@ class JudgeMeasures:
     lenient: Interval
     """By how much more it passes than people do."""
     longer: Interval
-    """By how much more lenient it is to the longer half of the answers than to the shorter."""
+    """By how much more lenient it is to the longer half of the answers than to the shorter, among right and
+    among wrong answers.
+    """
     families: Mapping[str, Interval]
-    """By the family of the judged model, by how much more lenient it is to it than to the others."""
+    """By the family of the judged model, by how much more lenient it is to it than to the others, among right
+    and among wrong answers.
+    """
     same_again: Interval
     """How often it says the same when asked again."""
     same_swapped: Interval
@@ -232,11 +237,14 @@ def measure_judge(
     families = {run: model_family(str(rows[run].result.get("model", ""))) for run in judged}
 
     def more(inside: Iterable[bool]) -> Interval:
-        return difference(
+        return difference_within(
             [wrong[run] for run in judged],
             [weight[run] for run in judged],
             [cluster[run] for run in judged],
             [*inside],
+            # A judge that errs at random passes some wrong answers and fails some right ones. Where right
+            # answers are the longer ones, it would seem to lean to the shorter.
+            [met[run] >= 0.5 for run in judged],
         )
 
     names = sorted({*families.values()})
@@ -317,6 +325,38 @@ def difference(
     )
     parts = [*first, *(-part for part in second)]
     return _interval(one - other, parts, [clusters[at] for side in sides for at in side])
+
+
+def difference_within(
+    values: Sequence[float],
+    weights: Sequence[float],
+    clusters: Sequence[Hashable],
+    inside: Sequence[bool],
+    strata: Sequence[Hashable],
+) -> Interval:
+    """Return how much larger the weighted mean is inside a group than outside, compared within each stratum
+    and averaged over those with two or more on each side, cluster-robust; nothing where there is none.
+
+    A stratum counts by what it can tell: by the product of its weights inside and outside over their sum.
+    """
+    strata_places = group_values((stratum, place) for place, stratum in enumerate(strata))
+    mean, total, used, parts = 0.0, 0.0, list[int](), list[float]()
+    for places in strata_places.values():
+        first, second = ([at for at in places if inside[at] is side] for side in (True, False))
+        # One value shows no spread.
+        if min(len(first), len(second)) < 2:
+            continue
+        sums = [math.fsum(weights[at] for at in side) for side in (first, second)]
+        share = sums[0] * sums[1] / sum(sums)
+        (one, plus), (other, minus) = (
+            _linear([values[at] for at in side], [weights[at] for at in side]) for side in (first, second)
+        )
+        mean, total = mean + share * (one - other), total + share
+        used += [*first, *second]
+        parts += [share * part for part in plus] + [-share * part for part in minus]
+    if not used:
+        return NOTHING
+    return _interval(mean / total, [part / total for part in parts], [clusters[at] for at in used])
 
 
 def _linear(values: Sequence[float], weights: Sequence[float]) -> tuple[float, list[float]]:

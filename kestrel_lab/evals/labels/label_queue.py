@@ -221,16 +221,18 @@ def begin_labelling(
     rows: Sequence[EvalRow],
     how: LabelOptions,
     *,
-    active: bool | None = None,
+    active: bool = False,
 ) -> Labelling:
-    """Begin to label trials of a suite, likelier ones where judges are unsure: see `stored.judgements`."""
-    verdicts = stored_verdicts(store, suite.name, rows)
+    """Begin to label trials of a suite, drawn alike, or with `active` likelier where judges are unsure: see
+    `stored.judgements`.
+    """
+    verdicts = stored_verdicts(store, suite.name, rows) if active else {}
     if active and not verdicts:
         raise UsageError(
             f"no judge has said anything of suite {suite.name!r}: ask one (kestrel eval judge {suite.name} "
             "--model NAME), or draw with equal probabilities"
         )
-    unsure = unsure_of(verdicts) if verdicts and active is not False else None
+    unsure = unsure_of(verdicts) if verdicts else None
     return Labelling(store, suite, rows, replace(how, who=how.who or user_name()), unsure=unsure)
 
 

@@ -29,7 +29,7 @@ class LabelledResult:
     store: SessionStore
 
     @takes_options(LabelOptions)
-    def label(self, *, active: bool | None = None, **how: Any) -> Labelling:
+    def label(self, *, active: bool = False, **how: Any) -> Labelling:
         """Draw trials of this result to be labelled by keys, in a notebook in a box below the cell.
 
         `who` labels, `number` trials, `seed` of the draw, `rubric`, `active` are those of

@@ -181,30 +181,39 @@ def mean_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
 
 def proportion_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
     """Return the interval of a success rate over values of 0 and 1: Wilson's, with as many observations as
-    the clusters are worth.
+    the clusters are worth, see `effective_proportion`.
+    """
+    estimate, size, quantile = effective_proportion(clusters, alpha=alpha)
+    if not estimate.n:
+        return estimate
+    low, high = score_interval(estimate.mean, size, quantile)
+    return replace(estimate, low=low, high=high, clusters=sum(moments.n > 0 for moments, _ in clusters))
 
-    That is one for each trial where no cluster has more than one, or where there is one cluster alone, and
-    one for each cluster where the rates of all clusters agree: no spread seen is no certainty. Else it
+
+def effective_proportion(
+    clusters: Clusters, *, uneven: bool = False, alpha: float = ALPHA
+) -> tuple[Interval, float, float]:
+    """Return a success rate, how many independent trials it is worth, and the quantile of its interval.
+
+    It is worth one for each trial where no cluster has more than one, or where there is one cluster alone,
+    and one for each cluster where the rates of all clusters agree: no spread seen is no certainty. Else it
     follows from the variance seen (the design effect, L. Kish, Survey Sampling, 1965), with Student's
     quantile for so few clusters (E. L. Korn and B. I. Graubard, Confidence intervals for proportions with
     small expected number of positive counts estimated from survey data, Survey Methodology 24 (1998)
-    193-201). Few clusters
-    may agree by chance, so `_PRIOR_CLUSTERS` clusters of repeats that tell nothing new are added to the
-    variance. `python -m bench coverage --only rates` measures it.
+    193-201). Few clusters may agree by chance, so `_PRIOR_CLUSTERS` clusters of repeats that tell nothing new
+    are added to the variance. `python -m bench coverage --only rates` measures it.
+
+    `uneven` says that trials weigh by how likely they were to be drawn, so that they are worth fewer.
     """
     estimate = mean_of(clusters, alpha=alpha)
-    count = sum(moments.n > 0 for moments, _ in clusters)
-    if not count:
-        return estimate
-    if count == 1 or count == estimate.n:
-        low, high = wilson_interval(estimate.mean * estimate.n, estimate.n, alpha=alpha)
-    elif estimate.se < 1e-12:
-        low, high = wilson_interval(estimate.mean * count, count, alpha=alpha)
-    else:
-        size = _effective_trials(estimate, [moments.n * weight for moments, weight in clusters])
-        quantile = t_quantile(1 - alpha / 2, count - 1)
-        low, high = _score_interval(estimate.mean, size, quantile)
-    return replace(estimate, low=low, high=high, clusters=count)
+    weights = [moments.n * weight for moments, weight in clusters if moments.n]
+    count, normal = len(weights), NormalDist().inv_cdf(1 - alpha / 2)
+    if count == 1 or (count == estimate.n and not uneven):
+        return estimate, estimate.n, normal
+    if estimate.se < 1e-12:
+        worth = math.fsum(weights) ** 2 / math.fsum(weight**2 for weight in weights) if uneven else count
+        return estimate, worth, normal
+    return estimate, _effective_trials(estimate, weights), t_quantile(1 - alpha / 2, max(1, count - 1))
 
 
 _PRIOR_CLUSTERS: Final = 4
@@ -237,10 +246,10 @@ def share_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
 
 def wilson_interval(successes: float, n: float, *, alpha: float = ALPHA) -> tuple[float, float]:
     """Return Wilson's score interval of a proportion, 95 % unless `alpha` says otherwise."""
-    return _score_interval(successes / n, n, NormalDist().inv_cdf(1 - alpha / 2))
+    return score_interval(successes / n, n, NormalDist().inv_cdf(1 - alpha / 2))
 
 
-def _score_interval(rate: float, n: float, quantile: float) -> tuple[float, float]:
+def score_interval(rate: float, n: float, quantile: float) -> tuple[float, float]:
     """Return Wilson's interval of a rate over `n` observations, with this quantile of a standard error."""
     z = quantile
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)

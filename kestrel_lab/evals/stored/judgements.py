@@ -26,13 +26,13 @@ class Judging:
     _lab: Services
 
     @takes_options(LabelOptions, StoredSelection)
-    def label(self, suite: str | Path | Suite, *, active: bool | None = None, **options: Any) -> Labelling:
+    def label(self, suite: str | Path | Suite, *, active: bool = False, **options: Any) -> Labelling:
         """Draw `number` of a suite's newest stored trials to be labelled by `who`, the user by default.
 
         `give(run, value)` labels `next()`, `undo()` takes the newest label back; in a notebook
-        `EvalResult.label` shows a box with keys, in a terminal `kestrel eval label`. With `active`, by
-        default where there are verdicts of judges, trials are likelier where judges are unsure; none has
-        probability 0. Raises `UsageError` when no trials are stored.
+        `EvalResult.label` shows a box with keys, in a terminal `kestrel eval label`. Trials are drawn alike;
+        with `active` they are likelier where judges are unsure, and none has probability 0. Raises
+        `UsageError` when no trials are stored.
         """
         trials = self._trials(suite, options)
         return trials.label(active=active, **options)

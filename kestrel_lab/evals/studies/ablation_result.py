@@ -22,10 +22,13 @@ from kestrel_lab.evals.reports.suite_page import trials_of, write_page
 from kestrel_lab.evals.stats.difference import Difference, no_difference
 from kestrel_lab.evals.stats.factorial_pairs import Pair, Subset, judged_effects, part_effects
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval
+from kestrel_lab.evals.stats.label_correction import ENOUGH_LABELS
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.studies.guidance_parts import DividedFile
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.best_configuration import format_points
+from kestrel_lab.evals.summaries.corrected_differences import without_verdict
+from kestrel_lab.evals.summaries.corrected_rates import is_judged
 from kestrel_lab.evals.summaries.result_table import frame_record, label_kind, not_real
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
@@ -137,7 +140,16 @@ class Ablation(ResultView):
             _pair(pair, *(float(row.outcome == "pass") for row in (pair.first, pair.second)))
             for pair in counted
         ]
-        return judged_effects(pairs, margin=self.margin) or [no_difference()] * len(self.divided.parts)
+        effects = judged_effects(pairs, margin=self.margin) or [no_difference()] * len(self.divided.parts)
+        if not any(map(is_judged, self._rows)):
+            return effects
+        # Trials of many variants of a file are too few each for labels to correct them.
+        note = (
+            "no verdict: a model judge has a say in these rates, and may like or dislike what a part of the "
+            "file does to answers; compare the file with and without the part (kestrel eval compare), where "
+            f"{ENOUGH_LABELS} labels of people on each side correct the judge (kestrel eval label SUITE)"
+        )
+        return [without_verdict(effect, note) for effect in effects]
 
     @property
     def headline(self) -> str:
@@ -195,8 +207,9 @@ class Ablation(ResultView):
                 f"found in four of five studies from {100 * reach:.0f} points on, with "
                 f"{8 * len(self.pairs)} from about {50 * reach:.0f}."
             )
-        elif open_ones:
+        elif open_ones and not open_ones[0].note:
             said.append("The trials do not suffice to tell the parts apart.")
+        said += [f"{note[0].upper()}{note[1:]}." for note in {one.note for one in self.effects if one.note}]
         if self.ended:
             said.append(f"Ended because {self.ended}; asked again with more it goes on from here.")
         if self.reused:

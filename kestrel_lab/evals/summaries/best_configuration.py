@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.stats.difference import Difference, Question, compare_scenarios, judge_all
+from kestrel_lab.evals.stats.groups import group_values
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.summaries.corrected_differences import by_labels
 from kestrel_lab.evals.summaries.result_table import format_percent, label_kind
 from kestrel_lab.views.formatting import format_count
 
@@ -50,11 +52,11 @@ def best_configuration(
     name, rate = _label(best), _rate(best)
     if not others:
         return f"{name} passes {rate} of its trials."
-    values = _by_scenario(rows, count_errors)
     # Any pair could have become one with the best.
     pairs = len(rated) * len(others) // 2
-    groups = {row.scenario: row.group for row in rows}
-    found = _against_best(values, best, others, weights, groups, pairs)
+    found = _against_best(
+        rows, best["config"], [one["config"] for one in others], count_errors, weights, pairs
+    )
     known = [d for d in found if d.scenarios]
     compared = list(zip(map(_label, others), found, strict=True))
     better = [_change(label, d) for label, d in compared if d.verdict == "improvement"]
@@ -77,29 +79,36 @@ def best_configuration(
             if pairs > 1
             else "Where p, from a test of signs, and the interval disagree, p decides."
         )
+    said += [f"{note[0].upper()}{note[1:]}." for note in dict.fromkeys(d.note for d in known if d.note)]
     if known and all(d.scope == "these scenarios" for d in known):
         said.append("This speaks of these scenarios only; from six on it speaks of scenarios like these.")
     return " ".join(said)
 
 
 def _against_best(
-    values: Mapping[str, Mapping[str, Sequence[float]]],
-    best: Mapping[str, Any],
-    others: Sequence[Mapping[str, Any]],
+    rows: Sequence[EvalRow],
+    best: str,
+    others: Sequence[str],
+    count_errors: CountErrors,
     weights: Mapping[str, float],
-    groups: Mapping[str, str],
     pairs: int,
 ) -> list[Difference]:
     """Return how much better the best one is than each other one, with verdicts that allow for `pairs`."""
-    mine = values.get(best["config"], {})
-    found = [
-        compare_scenarios(values.get(one["config"], {}), mine, weights=weights, groups=groups, bounded=True)
-        for one in others
-    ]
-    # Each p is multiplied and then judged as one question: Holm's steps would allow for the shown ones again.
-    shown = [replace(d, p=min(1.0, pairs * d.p)) for d in found]
+    values = _by_scenario(rows, count_errors)
+    groups = {row.scenario: row.group for row in rows}
+    rows_of = group_values((row.config, row) for row in rows)
     question = Question(better="higher", margin=MARGIN, relative=False)
-    return [judge_all([one], [question])[0] for one in shown]
+    judged = []
+    for other in others:
+        sides = [rows_of[other], rows_of[best]]
+        base, head = values.get(other, {}), values.get(best, {})
+        plain = compare_scenarios(base, head, weights=weights, groups=groups, bounded=True)
+        difference = by_labels(plain, sides, count_errors) if plain.scenarios else plain
+        # Each p is multiplied and then judged as one question: Holm's steps would allow for the shown ones
+        # again.
+        shown = replace(difference, p=min(1.0, pairs * difference.p))
+        judged += judge_all([shown], [question])
+    return judged
 
 
 def _by_scenario(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[str, dict[str, list[float]]]:
@@ -131,7 +140,7 @@ def _change(label: str, d: Difference) -> str:
 
 def _surprises(d: Difference) -> bool:
     """Return whether an interval without zero is shown beside a verdict that allows for all pairs."""
-    return d.verdict == "inconclusive" and d.interval.excludes(0.0)
+    return d.verdict == "inconclusive" and not d.note and d.interval.excludes(0.0)
 
 
 def points_text(found: Interval) -> str:

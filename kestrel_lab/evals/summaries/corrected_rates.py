@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -61,9 +62,19 @@ def _columns(label: TrialLabel) -> dict[str, float]:
 
 
 def is_judged(row: EvalRow) -> bool:
-    """Return whether a model judge had a say in whether the trial passed."""
-    # Scores of a model judge begin so, see `ModelGraded.label`.
-    return any(str(score["check"]).startswith("graded by ") for score in row.scores)
+    """Return whether a model judge had a say in whether the trial passed, by itself or in another check."""
+    return any(map(_is_by_judge, row.scores))
+
+
+def _is_by_judge(score: Mapping[str, Any]) -> bool:
+    # A check of weight 0 is measured and decides nothing.
+    if score.get("weight", 1) == 0:
+        return False
+    # What a judge used is counted in the score of each check that it is a part of.
+    if score.get("judge") is not None or score.get("usage") is not None:
+        return True
+    # Older logs have only the label, see `ModelGraded.label`.
+    return re.search(r"(^|[:;] )graded by ", str(score["check"])) is not None
 
 
 def asks_judge(check: object) -> bool:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from random import Random
+from statistics import median
 
 import pytest
 from greetings import RUBRIC, suite
@@ -144,19 +146,53 @@ def test_verdicts_of_graded_checks_count(lab, runs):
     assert [said[0].value for said in found[JudgeVersion("x", "p", "r")].values()] == [0]
 
 
-def made(number, errors, length=lambda n: 5, model=lambda n: "gpt-5", probability=lambda n: 1.0):
-    """Trials, all met by people, and a judge that errs where `errors` says so."""
+def made(
+    number,
+    errors,
+    length=lambda n: 5,
+    model=lambda n: "gpt-5",
+    probability=lambda n: 1.0,
+    met=lambda n: True,
+):
+    """Trials, `met` by people, and a judge that errs where `errors` says so."""
     rows, labels, verdicts = {}, {}, {}
     for n in range(number):
         one = row(f"s{n}", "pass")
         one.result.update(answer="x" * length(n), model=model(n))
         rows[one.run] = one
         labels[one.run] = TrialLabel(
-            run=one.run, value=1, probability=probability(n), who=("ada",), rubric_hash="r"
+            run=one.run, value=int(met(n)), probability=probability(n), who=("ada",), rubric_hash="r"
         )
         said = {"suite": "demo", "judge": "j", "prompt_hash": "p", "rubric": "r", "rubric_hash": "r"}
-        verdicts[one.run] = [TrialJudged(**said, value=int(not errors(n)), score=float(not errors(n)))]
+        value = met(n) != bool(errors(n))
+        verdicts[one.run] = [TrialJudged(**said, value=int(value), score=float(value))]
     return measure_judge(JudgeVersion("j", "p", "r"), verdicts, labels, rows)
+
+
+def test_a_judge_that_errs_at_random_leans_nowhere():
+    """Where right answers are longer and mostly of one model, a judge that errs in 15 % is accused in one suite of
+    twenty, whatever people's labels; one that passes long wrong answers is found. Mutant: compared over right and
+    wrong answers together, the random one is accused in most.
+    """
+    random, accused, together = Random(3), {"length": 0, "family": 0}, 0
+    for _ in range(60):
+        errs = [random.random() < 0.15 for _ in range(200)]
+        right = [random.random() < 0.6 for _ in range(200)]
+        lengths = [random.randint(60, 120) if one else random.randint(30, 90) for one in right]
+        models = ["gpt-5" if random.random() < (0.8 if one else 0.3) else "claude-4" for one in right]
+        found = made(200, errs.__getitem__, lengths.__getitem__, models.__getitem__, met=right.__getitem__)
+        accused["length"] += found.longer.excludes(0)
+        accused["family"] += found.families["gpt"].excludes(0)
+        wrong = [
+            (0 if met else 1) * err - (1 if met else 0) * err for met, err in zip(right, errs, strict=True)
+        ]
+        middle = median(lengths)
+        longer = [length > middle for length in lengths]
+        together += difference(wrong, [1.0] * 200, [*range(200)], longer).excludes(0)
+    assert max(accused.values()) <= 7
+    assert together >= 30
+    long = made(200, lambda n: n % 2 and n > 100, length=lambda n: n + 1, met=lambda n: n % 2 == 0)
+    assert long.longer.low > 0
 
 
 def test_leanings_are_found():

@@ -27,9 +27,8 @@ def label_trials(
     ],
     *,
     how: LabelOptions,
-    equal: Annotated[
-        bool,
-        typer.Option("--equal", help="Draw with equal probabilities, also where judges are unsure of some."),
+    unsure: Annotated[
+        bool, typer.Option("--unsure", help="Draw trials likelier where judges are unsure of them.")
     ] = False,
     show: Annotated[
         bool, typer.Option("--show", help="Only show what is labelled, and how far people agree.")
@@ -42,7 +41,7 @@ def label_trials(
 ) -> Any:
     """Label stored trials by keys, one at a time, without seeing the configuration or what a judge says.
 
-    Trials are drawn at random, likelier where a judge is unsure, and each label keeps its probability. A
+    Trials are drawn at random, and each label keeps the probability with which its trial was drawn. A
     tenth comes back, to show how consistent you are. Every label is stored at once: quit and go on when you
     like.
     """
@@ -56,7 +55,7 @@ def label_trials(
     if show:
         return judging.labels(suite)
     given: Any = {**asdict(how), **asdict(which)}
-    return frontend.label(judging.label(suite, active=False if equal else None, **given))
+    return frontend.label(judging.label(suite, active=unsure, **given))
 
 
 @judging.command(
