@@ -167,8 +167,11 @@ def new_trial_id() -> str:
 
 
 def new_run_id(now: float | None = None) -> str:
-    """A short id such as `r6a1x9k-7q4dm2`: seconds since 2020 in base 32, then 30 random bits."""
-    seconds = int((time.time() if now is None else now) - 1_577_836_800)
+    """A short id such as `r6a1x9k-7q4dm2`: seconds since 2020 in base 32, then 30 random bits.
+
+    Where the clock is set to a time before 2020, as on a machine without a battery, the seconds are zero.
+    """
+    seconds = max(0, int((time.time() if now is None else now) - 1_577_836_800))
     return f"r{_base32(seconds, 6)}-{_base32(_random.getrandbits(30), 6)}"
 
 

@@ -1,6 +1,7 @@
 """The small frozen things: calls, limits, ids, JSON, errors."""
 
 import json
+import re
 from dataclasses import MISSING, asdict, fields, replace
 from typing import Any
 
@@ -120,6 +121,13 @@ def test_run_ids_sort_by_time() -> None:
     ids = [new_run_id(now) for now in (1_700_000_000, 1_700_000_001, 1_800_000_000)]
     assert ids == sorted(ids)
     assert len({new_run_id(1_700_000_000) for _ in range(100)}) == 100
+
+
+def test_a_clock_before_2020_names_runs() -> None:
+    """A machine whose clock stands at 1971, or before 1970, gives ids of the usual form, older than others."""
+    for clock in (-5.0, 0.0, 36_900_000.0, 1_577_836_799.0):
+        assert re.fullmatch(r"r000000-[0-9a-z]{6}", new_run_id(clock))
+    assert new_run_id(0.0) < new_run_id(1_700_000_000)
 
 
 def test_ended_states_lead_nowhere() -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.evals.importers.imported_run import (
     ImportedCall,
     ImportedMessage,
@@ -25,7 +26,7 @@ from kestrel_lab.evals.importers.imported_run import (
     record_digest,
     unreadable_record,
 )
-from kestrel_lab.evals.importers.json_fields import UNREADABLE, Broken, JsonFields, parse_json
+from kestrel_lab.evals.importers.json_fields import UNREADABLE, Broken, JsonFields, numbered_lines, parse_line
 
 _HEAD: Final = 4_096
 _CODEX_LINES: Final = ("session_meta", "turn_context", "response_item", "event_msg")
@@ -40,11 +41,8 @@ def session_format(path: Path) -> str:
         if path.suffix == ".json":
             return "otel" if b'"resourceSpans"' in file.read(_HEAD) else ""
         # A session may begin with notes of the program, so that its first line says nothing.
-        for _, line in zip(range(40), file, strict=False):
-            try:
-                value = parse_json(line)
-            except ValueError:
-                continue
+        for _, line in islice(numbered_lines(file), 40):
+            value = parse_line(line, "")
             if isinstance(value, dict) and (found := _format_of(value)):
                 return found
     return ""
@@ -65,16 +63,14 @@ def _format_of(line: Mapping[str, Any]) -> str:
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]] | Broken]:
     """Yield the objects of a file of JSON lines with their numbers, and what is broken in it."""
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in numbered_lines(file):
             place = f"{shown_path(path)}:{number}"
             if not line.strip():
                 continue
-            try:
-                value = parse_json(line)
-            except ValueError as error:
-                yield Broken(place, f"not JSON: {one_line(str(error), 100)}")
-                continue
-            if isinstance(value, dict):
+            value = parse_line(line, place)
+            if isinstance(value, Broken):
+                yield value
+            elif isinstance(value, dict):
                 yield number, value
             else:
                 yield Broken(place, "a line of a session is a JSON object")

@@ -55,7 +55,7 @@ from kestrel_lab.evals.importers.coding_agents.swe_agents import (
 )
 from kestrel_lab.evals.importers.imported_run import Recording, Records, unreadable_record
 from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
-from kestrel_lab.evals.importers.json_fields import UNREADABLE, Broken, parse_json
+from kestrel_lab.evals.importers.json_fields import UNREADABLE, Broken, numbered_lines, parse_json, parse_line
 from kestrel_lab.evals.importers.otel_traces import read_otel
 from kestrel_lab.evals.importers.other_tools import name_other_tool
 
@@ -241,7 +241,7 @@ def read_file(path: Path) -> Records:
             return
     if path.suffix in (".jsonl", ".ndjson"):
         with path.open("rb") as file:
-            lines = ((f"{shown_path(path)}:{number}", line) for number, line in enumerate(file, 1))
+            lines = ((f"{shown_path(path)}:{number}", line) for number, line in numbered_lines(file))
             yield from _read_elements(path, _parsed_lines(lines))
         return
     value = _parsed(path.read_bytes(), shown_path(path))
@@ -279,7 +279,7 @@ def _parsed(content: bytes, place: str) -> Any:
 def _parsed_lines(lines: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, Any]]:
     for place, line in lines:
         if line.strip():
-            yield place, _parsed(line, place)
+            yield place, parse_line(line, place)
 
 
 def _record_format(value: Any) -> Format | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 from kestrel_lab.core.sanitize import one_line
 
@@ -25,6 +25,8 @@ _REASONING: Final = frozenset(
     "reasoning thinking redacted_thinking reasoning_content thought reasoning_text summary_text".split()
 )
 """Types of the parts of a message in which a model thinks and does not answer."""
+LONGEST_LINE: Final = 32_000_000
+"""Bytes of a line of a recording. What is made of a line takes up to twenty times its size in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,27 @@ def parse_json(content: bytes | str) -> Any:
         )
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file with their numbers, each cut behind the byte that makes it too long."""
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        yield number, line
+        while len(line) > LONGEST_LINE and not line.endswith(b"\n"):
+            line = file.readline(LONGEST_LINE + 1)
+
+
+def parse_line(line: bytes, place: str) -> Any:
+    """Return the value of a line of JSON, or what is wrong with the line."""
+    if len(line) > LONGEST_LINE:
+        limit = LONGEST_LINE // 1_000_000
+        return Broken(place, f"not read: the line is longer than {limit} MB; make several of its record")
+    try:
+        return parse_json(line)
+    except ValueError as error:
+        return Broken(place, f"not JSON: {one_line(str(error), 100)}")
 
 
 class UnreadNumber(str):

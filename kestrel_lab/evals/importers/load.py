@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 5
 """Broken records that are shown; all are in `Imported.broken`."""
+_LARGE: Final = 8_000_000
+"""Bytes of files whose import is reported from its beginning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -151,6 +153,9 @@ async def import_runs(
         if reporter is not None and time.monotonic() - began > 2.0:
             reporter(done // 1024, sum(sizes) // 1024, f"KB · {format_count(len(work.runs), 'run')}")
 
+    if reporter is not None and sum(sizes) > _LARGE:
+        # One record may take a minute, during which nothing else can be reported.
+        reporter(0, sum(sizes) // 1024, "KB")
     for path, size in zip(files, sizes, strict=True):
         try:
             await work.read(path, data, report)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line, shown_path
-from kestrel_lab.evals.importers.json_fields import UNREADABLE, Broken, parse_json, read_number
+from kestrel_lab.evals.importers.json_fields import (
+    UNREADABLE,
+    Broken,
+    numbered_lines,
+    parse_json,
+    parse_line,
+    read_number,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,10 +53,14 @@ def read_routing(path: str | Path) -> pd.DataFrame:
 def routing_rows(path: Path) -> Iterator[dict[str, Any] | Broken]:
     """Yield a row for each prompt and model of a file, and the lines that are none."""
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in numbered_lines(file):
             if line.strip():
+                item = parse_line(line, f"{shown_path(path)}:{number}")
+                if isinstance(item, Broken):
+                    yield item
+                    continue
                 try:
-                    yield from _rows(number, line)
+                    yield from _rows(number, item)
                 except UNREADABLE as error:
                     why = (
                         f"not a prompt with scores ({one_line(str(error), 100)}): expected {{prompt, "
@@ -70,8 +81,7 @@ def is_routing(path: Path) -> bool:
     return isinstance(first, dict) and "prompt" in first and bool({"scores", "strong", "weak"} & first.keys())
 
 
-def _rows(number: int, line: bytes) -> list[dict[str, Any]]:
-    item = parse_json(line)
+def _rows(number: int, item: Any) -> list[dict[str, Any]]:
     prompt = str(item["prompt"])
     scores = item["scores"] if "scores" in item else {name: item[name] for name in ("strong", "weak")}
     marks = {str(model): _number(score) for model, score in scores.items()}

@@ -16,6 +16,7 @@ from recorded_formats import RECORDED
 
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.importers.json_fields import LONGEST_LINE
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
 CHAT = {
@@ -401,6 +402,35 @@ def test_one_bad_line_of_routing_data_costs_itself(tmp_path: Path, lab: Lab) -> 
     found = lab.evals.import_runs_sync(path)
     assert found.frame["prompt"].tolist() == ["a", "a", "d", "d"]
     assert [str(one).split(":")[1] for one in found.broken] == ["2", "3", "4", "6"]
+
+
+SESSION = {"type": "user", "sessionId": "s", "message": {"role": "user", "content": "Go"}}
+PROMPT = {"prompt": "p", "strong": 1, "weak": 0}
+LINES: dict[str, tuple[list[dict[str, Any]], int]] = {
+    "chat": ([{**CHAT, "id": "k1"}, {**CHAT, "id": "k2"}], 2),
+    "claude-code": ([{**SESSION, "uuid": "u1"}, {**SESSION, "uuid": "u2", "parentUuid": "u1"}], 1),
+    "routing": ([PROMPT, {**PROMPT, "prompt": "q"}], 2),
+}
+"""By reader of lines, two lines and how many runs, or prompts, they make."""
+
+
+@pytest.mark.parametrize("ending", [b"\n", b""], ids=["between", "at-the-end"])
+@pytest.mark.parametrize("form", LINES)
+def test_a_line_that_is_too_long_costs_itself(tmp_path: Path, lab: Lab, form: str, ending: bytes) -> None:
+    """A line over the limit is named with its number, and never parsed; those around it are imported, in each
+    reader of lines, and also where the file ends within it.
+    """
+    values, expected = LINES[form]
+    first, second = (json.dumps(value).encode() + b"\n" for value in values)
+    too_long = json.dumps({**values[0], "note": "x" * (2 * LONGEST_LINE + 1)}).encode() + ending
+    path = tmp_path / "long.jsonl"
+    path.write_bytes(b"".join([first, too_long, second] if ending else [first, second, too_long]))
+    imported = lab.evals.import_runs_sync(path)
+    place = f"{path.name}:{2 if ending else 3}: not read: the line is longer than 32 MB"
+    assert [str(part).endswith("make several of its record") for part in imported.broken] == [True]
+    assert place in str(imported.broken[0])
+    count = len(imported.runs) if imported.data is None else imported.data["prompt"].nunique()
+    assert count == expected
 
 
 def test_logs_with_and_without_epochs_are_one_table(tmp_path: Path, lab: Lab) -> None:
