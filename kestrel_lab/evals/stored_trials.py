@@ -110,6 +110,11 @@ class EvalRow:
         return str(self.result.get("conversation", ""))
 
     @property
+    def served(self) -> list[str]:
+        """The names that the endpoints of its models gave for what answered; empty where nobody asked one."""
+        return list(self.result.get("served", ()))
+
+    @property
     def scores(self) -> list[dict[str, Any]]:
         """What its checks said."""
         return list(self.result["scores"])
