@@ -1,14 +1,21 @@
 """Stored trials of a hosted model do not count where they are too old, or where another model answers now."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from made_rows import rows, suite
 
+from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+from kestrel_lab.core.protocols import OnDelta
 from kestrel_lab.evals.commits.base_age import age_text, outdated_base
 from kestrel_lab.evals.commits.comparison import Comparison, Side
-from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
+from kestrel_lab.evals.suite import Config
+from kestrel_lab.lab import Lab
 
 DAY = 86_400.0
 START = 1_700_000_000.0
@@ -105,3 +112,26 @@ def test_a_comparison_says_the_age_and_what_answered() -> None:
     notes = str(comparison(trials("pass", day=0), trials("pass", day=3)))
     assert "days old, answered by gpt-5-2026-08-07" in notes
     assert "were not made side by side" in notes
+
+
+class Served:
+    """A hosted model whose endpoint gives a name of its own for what answered."""
+
+    name, kind = "openai/any", "real"
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Answer as that name."""
+        return ModelAnswer(text="x", model="any-2026-08-07")
+
+
+def test_a_trial_keeps_the_name_that_the_endpoint_gave(tmp_path: Path) -> None:
+    """The row of a trial, read back from the log, has the name of what answered and its date."""
+    lab = Lab(tmp_path / "home", models={"openai/any": Served()}, env={})
+    asked = suite().model_copy(update={"configs": (Config(name="c", model="openai/any"),)})
+    result = asyncio.run(run_suite(lab, asked, cassette="off"))
+    lab.store.flush()
+    (stored,) = stored_trials(lab.store, suite=asked.name)
+    lab.close()
+    assert result.rows[0].outcome == "pass"
+    assert stored.served == ["any-2026-08-07"]
+    assert outdated_base([stored], [replace(stored, result={**stored.result, "served": ["any-2026-11-14"]})])
