@@ -138,12 +138,13 @@ def test_a_failure_that_is_turned_into_a_pass_is_refused_by_every_door(store: Se
     assert len(problems(store)) == 3
 
 
-@pytest.mark.parametrize("lost", ["id = 't0'", "id = 't2'", "1"])
-def test_lost_trials_are_missed(store: SessionStore, lost: str) -> None:
+@pytest.mark.parametrize(("lost", "left"), [("id = 't0'", 2), ("id = 't2'", 2), ("1", 0)])
+def test_lost_trials_are_missed(store: SessionStore, lost: str, left: int) -> None:
     """One trial that is gone, the last, or all of them are missed by who reads the suite."""
     by_hand(store, f"DELETE FROM eval_runs WHERE {lost}")
     assert {"by suite", "by commit", "all", "each"} <= noticed(store)
-    assert "demo at commit abc, configuration small, has" in problems(store)[0]
+    expected = f"demo at commit abc, configuration small, has {left} of 3 trials that were written"
+    assert problems(store)[0] == expected
 
 
 def test_lost_scores_and_facts_are_missed(store: SessionStore) -> None:
