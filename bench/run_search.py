@@ -38,7 +38,7 @@ _COPY = (
       at + ?2, type, ref, iif(seq = 1, json_object('imported', json(body -> '$.imported')), varied(body)), epoch,
       hash FROM source.events WHERE seq = 1 OR type IN ('model_answered', 'tool_called', 'tool_answered')""",
     """INSERT INTO eval_runs SELECT id || ?1, scenario, json_set(result_json, '$.run', result_json ->> '$.run' ||
-      ?1), metrics_json, git_sha, created_at + ?2, suite, config, epoch, key || ?1 FROM source.eval_runs""",
+      ?1), metrics_json, git_sha, created_at + ?2, suite, config, epoch, key || ?1, NULL FROM source.eval_runs""",
 )
 _TEXT = """
 SELECT (SELECT sum(octet_length(goal)) FROM runs) + (SELECT sum(CASE type
@@ -67,7 +67,8 @@ def fill(path: Path, source: Path, count: int) -> None:
 
     raw.create_scalar_function("varied", lambda body: _WORD.sub(other, body), 1)
     rules = raw.execute(
-        "SELECT name, sql FROM main.sqlite_master WHERE type = 'trigger' AND tbl_name IN ('runs', 'events') "
+        "SELECT name, sql FROM main.sqlite_master WHERE type = 'trigger' AND tbl_name IN ('runs', 'events', "
+        "'eval_runs') "
         "AND name IS NOT 'runs_text'"
     ).fetchall()
     raw.pragma("synchronous", 0)

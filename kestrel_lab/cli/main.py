@@ -316,6 +316,7 @@ def _show_result(console: Console, result: Any, *, followed: bool) -> int:  # on
             return _notebook(console, result)
         case Comparison():
             console.print(Text(str(result)))
+            return EXIT_CODES["broken"] if result.outdated else 0
         case (
             GateReport()
             | Settings()

@@ -6,17 +6,19 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.events.union import Event, RunFinished, RunStarted
 from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.eventlog.row_seals import SEALED, check_heads, check_row, row_hash
 from kestrel_lab.eventlog.store import SessionStore
 
 _PAGE = 1_000
 """Trials read at once."""
-_COLUMNS = "id, scenario, result_json, metrics_json, git_sha, created_at, suite, config, epoch, key"
+_COLUMNS = ", ".join(SEALED["eval_runs"].columns)
+_SEALED_COLUMNS = f"{_COLUMNS}, hash"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +110,11 @@ class EvalRow:
         return str(self.result.get("conversation", ""))
 
     @property
+    def served(self) -> list[str]:
+        """The names that the endpoints of its models gave for what answered; empty where nobody asked one."""
+        return list(self.result.get("served", ()))
+
+    @property
     def scores(self) -> list[dict[str, Any]]:
         """What its checks said."""
         return list(self.result["scores"])
@@ -152,24 +159,27 @@ def store_trial(
 
     It is refused where an event was of one of the runs that it `rests_on`.
     """
-    sql = f"INSERT INTO eval_runs({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)"
+    sql = f"INSERT INTO eval_runs({_SEALED_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)"
     return store.execute(sql, _values(row), f"trial {row.id}", urgent=urgent, rests_on=rests_on)
 
 
 def merge_trial(store: SessionStore, row: EvalRow) -> Future[None]:
     """Queue a trial that was made elsewhere, unless one with its id is stored."""
     sql = (
-        f"INSERT INTO eval_runs({_COLUMNS}) SELECT ?1,?2,?3,?4,?5,?6,?7,?8,?9,?10 WHERE NOT EXISTS "
-        "(SELECT 1 FROM eval_runs WHERE id = ?1)"
+        f"INSERT INTO eval_runs({_SEALED_COLUMNS}) SELECT ?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11 WHERE NOT "
+        "EXISTS (SELECT 1 FROM eval_runs WHERE id = ?1)"
         " AND NOT EXISTS (SELECT 1 FROM removals WHERE run_id = ?3 ->> '$.run')"
     )
     return store.execute(sql, _values(row), f"trial {row.id}", urgent=False)
 
 
 def trials_by_ids(store: SessionStore, ids: Sequence[str]) -> list[EvalRow]:
-    """Return the stored trials with these ids, oldest first."""
+    """Return the stored trials with these ids, oldest first.
+
+    Raises `StoreError` for one that is not what was written, as all that read trials do.
+    """
     sql = (
-        f"SELECT {_COLUMNS} FROM eval_runs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY "
+        f"SELECT {_SEALED_COLUMNS} FROM eval_runs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY "
         "created_at, id"
     )
     return [_row(row) for row in store.query(sql, (dumps(list(ids)),))]
@@ -178,10 +188,14 @@ def trials_by_ids(store: SessionStore, ids: Sequence[str]) -> list[EvalRow]:
 def stored_trials(
     store: SessionStore, *, suite: str | None = None, git_sha: str | None = None
 ) -> list[EvalRow]:
-    """Return stored trials, oldest first."""
+    """Return stored trials, oldest first.
+
+    Raises `StoreError` where one is missing or is not what was written.
+    """
+    check_heads(store.query, "eval_runs", suite, git_sha)
     rows = store.query(
-        f"SELECT {_COLUMNS} FROM eval_runs WHERE (?1 IS NULL OR suite = ?1) AND (?2 IS NULL OR git_sha "
-        "= ?2) ORDER BY created_at, id",
+        f"SELECT {_SEALED_COLUMNS} FROM eval_runs WHERE (?1 IS NULL OR suite = ?1) AND (?2 IS NULL OR "
+        "git_sha = ?2) ORDER BY created_at, id",
         (suite, git_sha),
     )
     return [_row(row) for row in rows]
@@ -192,8 +206,9 @@ def each_stored_trial(
 ) -> Iterator[EvalRow]:
     """Yield stored trials, oldest first, read in pages: any number takes little memory, that of their ids.
 
-    With `latest`, of each scenario, configuration and epoch the newest alone.
+    With `latest`, of each scenario, configuration and epoch the newest alone. Raises as `stored_trials`.
     """
+    check_heads(store.query, "eval_runs", suite, git_sha)
     # Of a group with one maximum SQLite takes the other columns from the row that has it.
     columns, group = (
         ("id, max(created_at) AS at", "GROUP BY scenario, config, epoch")
@@ -211,7 +226,7 @@ def each_stored_trial(
 
 def trials_of_run(store: SessionStore, run_id: str) -> list[EvalRow]:
     """Return the stored trials whose run this is, oldest first."""
-    sql = f"SELECT {_COLUMNS} FROM eval_runs WHERE result_json ->> '$.run' = ? ORDER BY created_at, id"
+    sql = f"SELECT {_SEALED_COLUMNS} FROM eval_runs WHERE result_json ->> '$.run' = ? ORDER BY created_at, id"
     return [_row(row) for row in store.query(sql, (run_id,))]
 
 
@@ -255,48 +270,71 @@ def store_scores(store: SessionStore, row: EvalRow, trial: str, suite_hash: str)
 
 def merge_scores(store: SessionStore, scores: LaterScores) -> Future[None]:
     """Queue scores of a stored trial that were given elsewhere, unless they are stored."""
-    values = (scores.trial, scores.suite_hash, dumps(scores.result), scores.key, scores.created_at)
+    values = (
+        scores.trial,
+        scores.suite_hash,
+        dumps(scores.result),
+        scores.key,
+        float(scores.created_at) + 0.0,
+    )
     sql = (
-        "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) SELECT "
-        "?1,?2,?3,?4,?5 WHERE NOT EXISTS"
+        "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at, hash) SELECT "
+        "?1,?2,?3,?4,?5,?6 WHERE NOT EXISTS"
         " (SELECT 1 FROM eval_scores WHERE trial = ?1 AND suite_hash = ?2 AND created_at = ?5)"
     )
-    return store.execute(sql, values, f"scores of trial {scores.trial}", urgent=False)
+    return store.execute(sql, (*values, row_hash(values)), f"scores of trial {scores.trial}", urgent=False)
 
 
 def later_scores(store: SessionStore, ids: Sequence[str]) -> list[LaterScores]:
     """Return the scores that these trials were given later, oldest first."""
     sql = (
-        "SELECT trial, suite_hash, result_json, key, created_at FROM eval_scores WHERE trial IN "
+        "SELECT trial, suite_hash, result_json, key, created_at, hash FROM eval_scores WHERE trial IN "
         "(SELECT value FROM json_each(?))"
         " ORDER BY created_at, rowid"
     )
-    return [
-        LaterScores(trial=trial, suite_hash=suite_hash, result=json.loads(result), key=key, created_at=at)
-        for trial, suite_hash, result, key, at in store.query(sql, (dumps(list(ids)),))
-    ]
+    scores = []
+    for *values, digest in store.query(sql, (dumps(list(ids)),)):
+        scores.append(_later_scores(values, digest))
+    return scores
 
 
 def stored_scores(store: SessionStore, *, suite: str, suite_hash: str | None = None) -> list[EvalRow]:
     """Return trials with the scores they were given later, oldest scores first; only those by the suite with
-    that hash, if one is named.
+    that hash, if one is named. Raises as `stored_trials`.
     """
-    columns = "id, scenario, s.result_json, metrics_json, git_sha, r.created_at, suite, config, epoch, s.key"
+    check_heads(store.query, "eval_scores", suite)
+    trial_columns = ", ".join(f"r.{column}" for column in _SEALED_COLUMNS.split(", "))
+    score_columns = "s.trial, s.suite_hash, s.result_json, s.key, s.created_at, s.hash"
     sql = (
-        f"SELECT {columns} FROM eval_scores AS s JOIN eval_runs AS r ON r.id = s.trial"
+        f"SELECT {trial_columns}, {score_columns} FROM eval_scores AS s JOIN eval_runs AS r ON r.id = s.trial"
         " WHERE suite = ?1 AND (?2 IS NULL OR suite_hash = ?2) ORDER BY s.created_at, s.rowid"
     )
-    return [_row(row) for row in store.query(sql, (suite, suite_hash))]
+    rows = []
+    for columns in store.query(sql, (suite, suite_hash)):
+        trial, values, digest = _row(columns[: len(_NAMES) + 1]), columns[len(_NAMES) + 1 : -1], columns[-1]
+        scores = _later_scores(values, digest)
+        rows.append(replace(trial, result=dict(scores.result), key=scores.key))
+    return rows
+
+
+def _later_scores(values: Sequence[Any], digest: bytes | None) -> LaterScores:
+    trial, suite_hash, result, key, at = values
+    check_row(values, digest, f"a later score of trial {trial}")
+    return LaterScores(trial=trial, suite_hash=suite_hash, result=json.loads(result), key=key, created_at=at)
 
 
 def _values(row: EvalRow) -> tuple[object, ...]:
-    return (
+    """Return the columns of a trial, and its hash as the last."""
+    values = (
         *(row.id, row.scenario, dumps(row.result), dumps(row.metrics), row.git_sha),
-        *(row.created_at, row.suite, row.config, row.epoch, row.key),
+        *(float(row.created_at) + 0.0, row.suite, row.config, row.epoch, row.key),
     )
+    return (*values, row_hash(values))
 
 
-def _row(row: tuple[Any, ...]) -> EvalRow:
+def _row(columns: tuple[Any, ...]) -> EvalRow:
+    *row, digest = columns
+    check_row(row, digest, f"trial {row[0]}")
     values: dict[str, Any] = dict(zip(_NAMES, row, strict=True))
     return EvalRow(
         **values | {"result": json.loads(values["result"]), "metrics": json.loads(values["metrics"])}

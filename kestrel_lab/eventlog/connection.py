@@ -20,6 +20,7 @@ from kestrel_lab.core.errors import (
     UsageError,
 )
 from kestrel_lab.eventlog.marks import has_marks, remove_marks
+from kestrel_lab.eventlog.row_seals import register_seals
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.text_index import register_terms
 from kestrel_lab.host.filesystem import private_file, private_folder
@@ -108,6 +109,7 @@ def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
         for setting in _SETTINGS:
             connection.execute(f"PRAGMA {setting}").fetchall()
         register_terms(connection)
+        register_seals(connection)
         _migrate(connection, path, made=made)
         load_or_empty(connection)
     connection.authorizer = _authorize

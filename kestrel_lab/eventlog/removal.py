@@ -37,6 +37,14 @@ _SCORES = (
     "(SELECT run_id FROM removals))",
     "DELETE FROM eval_runs WHERE result_json ->> '$.run' IN (SELECT run_id FROM removals)",
 )
+_SETTLE = """
+UPDATE heads SET removed = removed + sealed, sealed = 0, hash = zeroblob(32) WHERE sealed > 0 AND CASE source
+  WHEN 'eval_runs' THEN NOT EXISTS (SELECT 1 FROM eval_runs AS r WHERE r.suite = heads.name
+    AND r.git_sha = heads.git_sha AND r.config = heads.config)
+  WHEN 'eval_scores' THEN NOT EXISTS (SELECT 1 FROM eval_scores JOIN eval_runs AS r ON r.id = trial
+    WHERE r.suite = heads.name) END
+"""
+"""Of an evaluation whose last trial was removed nothing is missed any more, also what was lost before."""
 _BLOB = re.compile(r"[0-9a-f]{32}")
 _PAGE = 500
 _SETTLED_S = 3_600.0
@@ -128,7 +136,7 @@ def remove_from_log(store: SessionStore, plan: RemovalPlan) -> bool:
     store.texts.repaired(lambda: store.execute(_REMOVE, values, "a removal of runs").result())
     if not plan.keep.items() <= removed_runs(store).items():
         return False
-    for sql in _SCORES:
+    for sql in (*_SCORES, _SETTLE):
         store.execute(sql, (), "a removal of trials").result()
     _remove_blobs(store, named)
     return True

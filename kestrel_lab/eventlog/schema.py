@@ -8,11 +8,12 @@ parent, in the state the parent was in then, and only the session that claimed a
 claim raises the run's epoch by one, and each event carries the epoch it was written in, and a hash of itself
 and the one before. Decisions, undos and labels may come from anywhere; those of other sessions carry no
 epoch. `INSERT OR REPLACE` deletes rows without firing delete triggers, hence the checks before each insert.
-Notes are the exception: they live beside the log, which names them by id only, so that they can be changed
-and forgotten.
+Results carry a hash of themselves, and their evaluations a head. Notes are the exception: they live beside
+the log, which names them by id only, so that they can be changed and forgotten.
 """
 
 from kestrel_lab.core.run_types import TERMINAL, TRANSITIONS, RunStatus
+from kestrel_lab.eventlog.row_seals import SEALED, seal_rules
 from kestrel_lab.eventlog.text_index import FORM
 from kestrel_lab.host.log_files import APPLICATION_ID
 
@@ -533,6 +534,34 @@ END;
 The fence stays by itself, and last, which SQLite asks first: a session that lost its run is told that.
 """
 
+_SIXTEENTH = f"""
+CREATE TABLE heads(
+  source TEXT NOT NULL,
+  name TEXT NOT NULL,
+  git_sha TEXT NOT NULL,
+  config TEXT NOT NULL,
+  sealed INTEGER NOT NULL DEFAULT 0,
+  removed INTEGER NOT NULL DEFAULT 0,
+  hash BLOB NOT NULL DEFAULT (zeroblob(32)),
+  PRIMARY KEY(source, name, git_sha, config)
+) WITHOUT ROWID;
+{"".join(map(seal_rules, SEALED))}
+DROP INDEX eval_runs_by_commit;
+CREATE INDEX eval_runs_by_commit ON eval_runs(suite, git_sha, config, hash);
+CREATE TRIGGER heads_insert BEFORE INSERT ON heads BEGIN
+  SELECT RAISE(ABORT, 'E_APPEND_ONLY') WHERE NEW.sealed IS NOT 0 OR NEW.removed IS NOT 0
+    OR NEW.hash IS NOT zeroblob(32) OR EXISTS (SELECT 1 FROM heads
+      WHERE source = NEW.source AND name = NEW.name AND git_sha = NEW.git_sha AND config = NEW.config);
+END;
+CREATE TRIGGER heads_update BEFORE UPDATE ON heads
+WHEN NEW.source IS NOT OLD.source OR NEW.name IS NOT OLD.name OR NEW.git_sha IS NOT OLD.git_sha
+  OR NEW.config IS NOT OLD.config OR NOT (NEW.sealed IS OLD.sealed + 1 AND NEW.removed IS OLD.removed
+    OR NEW.sealed < OLD.sealed AND NEW.sealed + NEW.removed IS OLD.sealed + OLD.removed)
+BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+CREATE TRIGGER heads_delete BEFORE DELETE ON heads BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+"""
+"""Each result carries its hash, and each evaluation has a head: see `eventlog.row_seals`."""
+
 MIGRATIONS: tuple[str, ...] = (
     _FIRST,
     _SECOND,
@@ -549,5 +578,6 @@ MIGRATIONS: tuple[str, ...] = (
     _THIRTEENTH,
     _FOURTEENTH,
     _FIFTEENTH,
+    _SIXTEENTH,
 )
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

@@ -1,5 +1,6 @@
 """Exit codes and files of `kestrel eval gate`."""
 
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -195,3 +196,40 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_first_trial(
     assert why in " ".join(done.stderr.split())
     assert "passed" not in done.stdout + done.stderr
     assert not (folder / ".kestrel").exists()
+
+
+def test_results_that_were_changed_by_hand_give_no_verdict(folder: Path) -> None:
+    """Where failures were turned into passes in the log's file, a summary, a comparison and a gate over
+    stored trials end with an error, the gate with code 3, and doctor names them; it did not before.
+    """
+    (folder / ".gitignore").write_text(".kestrel/\n")
+    git(folder, "init", "-q", "-b", "main")
+    for word in ("hello", "bye"):
+        (folder / "script.yaml").write_text(SAYS.replace("WORD", word))
+        git(folder, "add", "-A")
+        git(folder, "commit", "-qm", word)
+    assert "FAIL" in kestrel(folder, "gate", "suite.yaml", "--against", "HEAD~1").stdout.upper()
+    assert "damaged: " not in in_process.kestrel(folder, "doctor").stdout
+
+    log = in_process.home_of(folder) / "kestrel.db"
+    with sqlite3.connect(log) as raw:
+        ((rule,),) = raw.execute("SELECT sql FROM sqlite_schema WHERE name = 'eval_runs_update'").fetchall()
+        raw.execute("DROP TRIGGER eval_runs_update")
+        raw.execute(
+            "UPDATE eval_runs SET result_json = json_replace(result_json, '$.outcome', 'pass') "
+            "WHERE result_json ->> '$.outcome' = 'fail'"
+        )
+        raw.execute(rule)
+    raw.close()
+
+    for command in (
+        ["summary", "suite.yaml"],
+        ["compare", "suite.yaml", "HEAD~1", "HEAD"],
+        ["history", "suite.yaml"],
+    ):
+        refused = kestrel(folder, *command)
+        assert refused.returncode not in {0, 2}, command
+        assert "is not what was written" in refused.stderr, command
+    refused = kestrel(folder, "gate", "suite.yaml", "--against", "HEAD~1")
+    assert (refused.returncode, "is not what was written" in refused.stderr) == (3, True)
+    assert "damaged: " in in_process.kestrel(folder, "doctor").stdout

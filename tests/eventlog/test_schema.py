@@ -28,6 +28,7 @@ from kestrel_lab.evals.execution.batch_log import write_fact
 from kestrel_lab.evals.stored_trials import EvalRow, store_scores, store_trial
 from kestrel_lab.eventlog.connection import connect_log
 from kestrel_lab.eventlog.removal import plan_removal, remove_from_log
+from kestrel_lab.eventlog.row_seals import SEALED, register_seals
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.store import SessionStore
@@ -45,7 +46,7 @@ FORK = (
 )
 TRIAL = (
     "eval_runs(id, scenario, result_json, metrics_json, git_sha, created_at, suite, config, epoch, "
-    "key) VALUES"
+    "key, hash) VALUES"
 )
 
 CHANGES = (
@@ -65,13 +66,25 @@ CHANGES = (
     "UPDATE eval_runs SET git_sha = 'other'",
     "DELETE FROM eval_scores",
     "UPDATE eval_scores SET result_json = '{\"passed\": true}'",
-    "INSERT OR REPLACE INTO eval_scores(rowid, trial, suite_hash, result_json, key, created_at) SELECT "
-    "rowid, trial, 'h', '{}', '', 0 FROM eval_scores",
-    "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) VALUES('none', 'h', "
-    "'{}', '', 0)",
+    "INSERT OR REPLACE INTO eval_scores(rowid, trial, suite_hash, result_json, key, created_at, hash) SELECT "
+    "rowid, trial, 'h', '{}', '', 0, hash FROM eval_scores",
+    "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at, hash) VALUES('none', 'h', "
+    "'{}', '', 0, zeroblob(32))",
     "DELETE FROM batch_events",
     "UPDATE batch_events SET body = '{}'",
-    "INSERT OR REPLACE INTO batch_events(number, batch, at, type, body) VALUES(1, 'b', 0, 'closed', '{}')",
+    "INSERT OR REPLACE INTO batch_events(number, batch, at, type, body, hash) VALUES(1, 'b', 0, 'closed', "
+    "'{}', zeroblob(32))",
+    # each result carries its hash, and each evaluation its head
+    "INSERT INTO eval_runs(id, scenario, result_json, metrics_json, git_sha, created_at, suite, config, "
+    "epoch, key) VALUES('new', 's', '{}', '{}', 'a', 0, 'u', 'c', 1, 'k')",
+    "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) VALUES('t', 'h', '{}', '', 0)",
+    "INSERT INTO batch_events(batch, at, type, body) VALUES('b', 0, 'closed', '{}')",
+    "DELETE FROM heads",
+    "UPDATE heads SET sealed = 0",
+    "UPDATE heads SET hash = zeroblob(32)",
+    "UPDATE heads SET config = 'other'",
+    "INSERT OR REPLACE INTO heads(source, name, git_sha, config) SELECT source, name, git_sha, config FROM heads",
+    "INSERT INTO heads(source, name, git_sha, config, sealed) VALUES('eval_runs', 'other', '', '', 7)",
     "UPDATE transitions SET target = 'COMPLETE' WHERE source = 'PLANNING' AND target = 'EXECUTING'",
     "UPDATE runs SET goal = 'another'",
     "UPDATE runs SET model = 'better', model_kind = 'real'",
@@ -91,10 +104,10 @@ CHANGES = (
     "eid, at, type, '{}', epoch, hash FROM events",
     EVENT
     + "(zeroblob(32), 0, 'live', 5, 'e', 0, 'progress', NULL, '{}') ON CONFLICT DO UPDATE SET body = '{}'",
-    "INSERT OR REPLACE INTO " + TRIAL + "('t', 's', '{}', '{}', 'a', 0, 'u', 'c', 1, 'k')",
+    "INSERT OR REPLACE INTO " + TRIAL + "('t', 's', '{}', '{}', 'a', 0, 'u', 'c', 1, 'k', zeroblob(32))",
     "INSERT INTO "
     + TRIAL
-    + "('t', 's', '{}', '{}', 'a', 0, 'u', 'c', 1, 'k') ON CONFLICT DO UPDATE SET result_json = '{}'",
+    + "('t', 's', '{}', '{}', 'a', 0, 'u', 'c', 1, 'k', zeroblob(32)) ON CONFLICT DO UPDATE SET result_json = '{}'",
     "INSERT OR REPLACE INTO transitions VALUES('PLANNING', 'EXECUTING')",
     # the map of legal transitions is fixed
     "INSERT INTO transitions VALUES('PLANNING', 'COMPLETE')",
@@ -413,6 +426,7 @@ _ACT = {
     "runs_text",
     "run_texts_update",
     "run_texts_delete",
+    *(f"{table}_{what}" for table in SEALED for what in ("sealed", "removed")),
 }
 """Those that refuse nothing, and do what goes with a statement."""
 
@@ -447,6 +461,7 @@ def test_without_any_one_rule_something_escapes(taken: str, prepared: Path, tmp_
     shutil.copyfile(prepared, tmp_path / "k.db")
     raw = apsw.Connection(str(tmp_path / "k.db"))
     register_terms(raw)  # else each removal fails: it takes words out of the index
+    register_seals(raw)  # else each new result is refused: it has to be added to a head
     raw.execute(taken)
     assert next(escapes(tmp_path / "k.db", raw.execute, CHANGES), None) is not None
 

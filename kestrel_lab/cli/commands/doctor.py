@@ -14,11 +14,12 @@ import apsw
 import typer
 
 from kestrel_lab.cli.frontend import frontend_of
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.redaction import REDACTED, Redactor, secret_values
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.connection import check_integrity
+from kestrel_lab.eventlog.row_seals import REMEDY, SEALED, checked_rows, count_unsealed, head_problems
 from kestrel_lab.host.filesystem import is_shared, kind_of_filesystem
 from kestrel_lab.host.git import git_program
 from kestrel_lab.host.vector_tables import load_problem
@@ -93,6 +94,7 @@ def run_diagnostics(lab: Lab) -> Doctor:
         _log(lab),
         _log_files(lab),
         _events(lab),
+        check_results(lab),
         _model(lab),
         *_dependencies(lab),
         *_servers(lab),
@@ -152,6 +154,30 @@ def _events(lab: Lab) -> Finding:
         "the damage"
     )
     return Finding(False, "  events", f"damaged: {'; '.join(damaged[:_NAMED])}{more}", advice, optional=True)
+
+
+def check_results(lab: Lab) -> Finding:
+    """Check that the results of evaluations are what was written, as many as can be looked at in a few
+    seconds.
+    """
+    until, checked, what = time.monotonic() + _LOOK_S, 0, "  results"
+    problems: list[str] = []
+    try:
+        for table in SEALED:
+            problems += head_problems(lab.store.query, table)
+            for problem in checked_rows(lab.store.query, table):
+                checked += 1
+                problems += [problem] if problem else []
+                if time.monotonic() > until:
+                    break
+    except StoreError as error:
+        problems.append(str(error))
+    if problems:
+        more = f"; {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
+        return Finding(False, what, f"damaged: {'; '.join(problems[:_NAMED])}{more}", REMEDY, optional=True)
+    unsealed = count_unsealed(lab.store.query)
+    note = f"; {unsealed} of an earlier version are not sealed" if unsealed else ""
+    return Finding(True, what, f"{format_count(checked, 'row')} checked: undamaged{note}")
 
 
 def _model(lab: Lab) -> Finding:

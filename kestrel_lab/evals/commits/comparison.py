@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.evals.commits.base_age import MOST_DAYS, age_text, apart_note, outdated_base
 from kestrel_lab.evals.commits.difference_texts import (
     VERDICT_TONES,
     difference_cells,
@@ -115,6 +117,8 @@ class Comparison(ResultView):
     """
     fail_on: FailOn = "worse"
     """What the gates fail on beside bounds that do not hold."""
+    most_days: float = MOST_DAYS
+    """How much older than the others trials of a hosted model may be."""
     sequence: SequentialRun | None = None
     """The looks that decided it, where trials were made in turns until one did."""
 
@@ -294,7 +298,12 @@ class Comparison(ResultView):
             change = decide_without_base(self.suite, self.head.rows, self.no_base)
         else:
             change = decide_change(
-                self.suite, self.head.rows, self.base.title, self._differences.items(), self.margin
+                self.suite,
+                self.head.rows,
+                self.base.title,
+                self._differences.items(),
+                self.margin,
+                self.outdated,
             )
         return GateReport(
             suite=self.suite.name,
@@ -417,18 +426,31 @@ class Comparison(ResultView):
             same_files=self.same_files,
             expected=self.expected if self.sequence is None else None,
         )
-        if self.sequence is None:
-            return found
-        return {
-            key: decided_in_turns(d, self.sequence, primary=key[1] == PRIMARY) for key, d in found.items()
-        }
+        if self.sequence is not None:
+            found = {
+                key: decided_in_turns(d, self.sequence, primary=key[1] == PRIMARY) for key, d in found.items()
+            }
+        return {key: self._without_outdated(key[0], d) for key, d in found.items()}
+
+    def _without_outdated(self, config: str, d: Difference) -> Difference:
+        """Return a difference, without a verdict where one side's trials do not count any more."""
+        reason = self.outdated.get(config)
+        return d if reason is None else replace(d, verdict="inconclusive", note=reason)
+
+    @cached_property
+    def outdated(self) -> dict[str, str]:
+        """Why sides cannot be compared, by configuration: see `base_age`."""
+        if self.no_base or self.same_files:
+            return {}
+        return outdated_base(self.base.rows, self.head.rows, self.most_days)
 
     @cached_property
     def _by_family(self) -> dict[tuple[str, str, str], Difference]:
         # The number of trials depends on what was seen, so tests of families would accuse too often.
         if self.no_base or self.sequence is not None:
             return {}
-        return compare_families(self.suite, self._rows, margin=self.margin, same_files=self.same_files)
+        found = compare_families(self.suite, self._rows, margin=self.margin, same_files=self.same_files)
+        return {key: self._without_outdated(key[0], d) for key, d in found.items()}
 
     @cached_property
     def flipped(self) -> list[tuple[EvalRow, EvalRow]]:
@@ -477,6 +499,9 @@ class Comparison(ResultView):
     @property
     def headline(self) -> str:
         """The verdict and what was compared, in one line."""
+        if self.outdated:
+            reason = next(iter(self.outdated.values()))
+            return f"NO VERDICT: {self.base.title} → {self.head.title}, suite {self.suite.name}: {reason}"
         if self.no_base:
             return f"NO BASE: {self.head.title}, suite {self.suite.name}: {self.no_base}"
         compared = f", {self.coverage}" if self.coverage else ""
@@ -493,6 +518,14 @@ class Comparison(ResultView):
         total = len(self.expected)
         return "" if compared == total else f"{compared} of {format_count(total, 'scenario')} compared"
 
+    def _time_notes(self) -> Iterable[str]:
+        """Yield what the times of the trials take from the verdict."""
+        if self.no_base or self.same_files:
+            return
+        yield from self.outdated.values()
+        if note := apart_note(self.base.rows, self.head.rows):
+            yield note
+
     def _notes(self) -> Iterable[str]:
         if self.no_base:
             yield f"{self.no_base}, so only the suite's own gates are decided"
@@ -506,6 +539,8 @@ class Comparison(ResultView):
                 f"{side.title}: {format_count(len(side.rows), 'trial')}, {side.reused} of them stored before"
             )
             made += f" ({pulled} pulled from what others pushed)" if pulled else ""
+            age = age_text(side.rows, time.time())
+            made += f"; {age}" if age else ""
             yield made + (f", broke: {broke_in(side.rows)}, counted {counted}" if broke else "")
             if side.newer:
                 yield (
@@ -519,6 +554,7 @@ class Comparison(ResultView):
                 )
             for scenario, why in side.skipped.items():
                 yield f"{side.title}: scenario {scenario} is left out: {why}"
+        yield from self._time_notes()
         same = by_construction(self._differences.values())
         if SAME_FILES in same:
             yield (

@@ -17,12 +17,13 @@ from typing import Any, Final, Literal
 
 from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.eventlog.row_seals import check_heads, check_row, row_hash
 from kestrel_lab.eventlog.store import SessionStore
 
 Fact = Literal["planned", "submitted", "answered", "closed", "finished"]
 """`finished` is said of an eval run, whose id is in place of a batch's: all its trials are stored."""
 
-_INSERT: Final = "INSERT INTO batch_events(batch, at, type, body) VALUES (?,?,?,?)"
+_INSERT: Final = "INSERT INTO batch_events(batch, at, type, body, hash) VALUES (?,?,?,?,?)"
 _FORGET: Final = """
     DELETE FROM batch_events WHERE type = 'answered' AND batch IN
       (SELECT batch FROM batch_events WHERE type = 'planned' AND body ->> '$.eval_run' = ?)
@@ -78,7 +79,7 @@ class Batch:
 def write_fact(store: SessionStore, batch: str, fact: Fact, body: Mapping[str, Json]) -> Future[None]:
     """Queue a fact; the future resolves once it is on disk."""
     values = (batch, time.time(), fact, dumps(dict(body)))
-    return store.execute(_INSERT, values, f"batch {batch}", urgent=fact != "answered")
+    return store.execute(_INSERT, (*values, row_hash(values)), f"batch {batch}", urgent=fact != "answered")
 
 
 async def keep_fact(store: SessionStore, batch: str, fact: Fact, body: Mapping[str, Json]) -> None:
@@ -128,8 +129,11 @@ def finish_eval_run(store: SessionStore, eval_run: str) -> None:
 
 
 def _facts(store: SessionStore) -> Iterator[tuple[str, float, str, dict[str, Any]]]:
-    rows = store.query("SELECT batch, at, type, body FROM batch_events ORDER BY number")
-    return ((batch, at, fact, json.loads(body)) for batch, at, fact, body in rows)
+    check_heads(store.query, "batch_events")
+    rows = store.query("SELECT batch, at, type, body, hash FROM batch_events ORDER BY number")
+    for batch, at, fact, body, digest in rows:
+        check_row((batch, at, fact, body), digest, f"a fact of batch {batch}")
+        yield batch, at, fact, json.loads(body)
 
 
 def _take(batch: Batch, fact: str, body: dict[str, Any]) -> None:

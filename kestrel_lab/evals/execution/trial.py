@@ -312,6 +312,7 @@ async def run_trial(
             else models.model.name,
             model_kind=models.kind,
             missing=missing,
+            served=_served_names(records) if models.kind == "real" else [],
             conversation=models.calls.value,
             group=ready.suite.groups[scenario.id],
         ),
@@ -339,6 +340,12 @@ def _open_environment(
             return opened, Toolbox(opened.tools), ""
     except TrialBroke as error:
         return None, Toolbox(()), str(error)
+
+
+def _served_names(records: Iterable[Record]) -> list[str]:
+    """Return the names that endpoints gave for what answered, each once."""
+    answers = [record.event for record in records if isinstance(record.event, ModelAnswered)]
+    return sorted({answer.model for answer in answers if answer.error is None and answer.model})
 
 
 async def _records_of(lab: Services, run: Run) -> tuple[Record, ...]:
@@ -525,6 +532,7 @@ def _result(
     model_name: str,
     model_kind: str,
     missing: Sequence[str],
+    served: Sequence[str],
     conversation: str,
     group: str,
 ) -> dict[str, Json]:
@@ -544,6 +552,7 @@ def _result(
         "answer": head_tail(run.answer, ANSWER_KEPT)[0],
         "run": run.id,
         **({"unrecorded": [*missing]} if missing else {}),
+        **({"served": [*served]} if served else {}),
         **({"conversation": conversation} if conversation else {}),
         **({} if ask.config.guidance is None else {"guidance": ask.config.guidance.digest}),
         "task": content_key(ask.scenario.task()),

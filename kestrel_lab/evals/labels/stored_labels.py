@@ -15,14 +15,23 @@ from kestrel_lab.checks.llm_judge import clean_rubric, hash_rubric
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.events.union import LabelUndone, RubricEdited, TrialJudged, TrialLabelled, decode_event
 from kestrel_lab.evals.stats.groups import group_values
+from kestrel_lab.eventlog.hash_chain import START, chain_hash
 from kestrel_lab.eventlog.store import SessionStore
 
-# The words of the index `labels_and_verdicts`, without which SQLite reads the whole log.
+# The words of the index `labels_and_verdicts`, without which SQLite reads the whole log. Each comes after the
+# end of its run, so that the event before it is of the same run.
 _STORED: Final = (
-    "SELECT run_id, eid, at, type, body FROM events "
-    "WHERE type IN ('trial_labelled', 'label_undone', 'rubric_edited', 'trial_judged') "
-    "ORDER BY at, run_id, seq"
+    "SELECT e.run_id, e.seq, e.eid, e.at, e.type, e.ref, e.body, e.epoch, e.hash, b.hash FROM events AS e "
+    "LEFT JOIN events AS b ON b.run_id = e.run_id AND b.seq = e.seq - 1 "
+    "WHERE e.type IN ('trial_labelled', 'label_undone', 'rubric_edited', 'trial_judged') "
+    "ORDER BY e.at, e.run_id, e.seq"
 )
+_CUT: Final = (
+    "SELECT id FROM runs WHERE last_seq > coalesce((SELECT max(seq) FROM events WHERE run_id = id), "
+    "forked_at, 0) AND id NOT IN (SELECT run_id FROM removals) "
+    "AND id IN (SELECT result_json ->> '$.run' FROM eval_runs WHERE suite = ?) LIMIT 1"
+)
+"""A run of a suite that has fewer events than its row says: its last ones may have been labels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,8 +197,18 @@ Said = TrialLabelled | LabelUndone | RubricEdited | TrialJudged
 def said_of_suite(store: SessionStore, suite: str) -> Iterable[tuple[str, str, float, Said]]:
     """Yield run, id, time and event of all that people and judges said of a suite, oldest first; undos of all
     suites, for they do not name one.
+
+    Raises `StoreError` where one is not what was written, or does not follow what was written before it.
     """
-    for run, eid, at, kind, body in store.query(_STORED):
+    for (run,) in store.query(_CUT, (suite,)):
+        raise StoreError(f"the last events of run {run}, perhaps labels, are missing. See: kestrel doctor")
+    for run, seq, eid, at, kind, ref, body, epoch, digest, before in store.query(_STORED):
+        if digest is not None and digest != chain_hash(
+            before or START, run, seq, eid, at, kind, ref, body, epoch
+        ):
+            raise StoreError(
+                f"the label or verdict {eid} of run {run} is not what was written. See: kestrel doctor"
+            )
         event = decode_event(kind, body)
         if not isinstance(event, Said):
             raise StoreError(f"event {eid} of run {run} is no label. See: kestrel doctor")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -359,9 +359,10 @@ def decide_change(
     against: str,
     differences: Iterable[tuple[tuple[str, str], Difference]],
     margin: float,
+    outdated: Mapping[str, str],
 ) -> tuple[Decision, ...]:
     """Return the verdicts of a comparison as decisions: of success rates, and of metrics that the suite has
-    gates for.
+    gates for. `outdated` says by configuration why trials of one side do not count.
     """
     gated = {SUCCESS, *(gate.metric for gate in suite.gates)}
     records = [trial_record(row, suite.count_errors) for row in head]
@@ -382,6 +383,8 @@ def decide_change(
                 why = d.note or (undecided_change(d, margin) if metric == SUCCESS else detectable)
             elif d.test in BY_CONSTRUCTION:
                 why = f"no difference is possible: {d.test} on both sides"
+            if config in outdated:
+                verdict, why = "broken", outdated[config]
             # Where nothing ran, a difference of nothing says nothing.
             if not d.scenarios or all(record["outcome"] == "error" for record in mine):
                 verdict, why = "broken", _first_reason(mine)

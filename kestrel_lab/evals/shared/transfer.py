@@ -283,19 +283,25 @@ class _Work:
 
     async def pull(self, results: ResultsDatabase, ids: Sequence[str], scratch: SessionStore | None) -> None:
         """Pull one page."""
-        from kestrel_lab.evals.shared.shared_trials import checked_scores, checked_trial
+        from kestrel_lab.evals.shared.shared_trials import checked_scores, checked_trial, scores_digest
 
         store = self.lab.store
         mine = trials_by_ids(store, ids)
         stored = {row.id for row in mine}
         here = self._outgoing(mine)
         known = self._same(here, await results.digests(list(here)))
-        new = [
-            *self._in_order(checked_trial, await results.trials([name for name in ids if name not in stored]))
-        ]
+        missing = [name for name in ids if name not in stored]
+        digests = await results.digests(missing)
+        new = self._unchanged(self._in_order(checked_trial, await results.trials(missing)), digests)
         usable = [*known, *(row.id for row in new)]
         judged = {(one.trial, one.suite_hash, one.created_at) for one in later_scores(store, list(known))}
-        found = self._in_order(checked_scores, await results.scores(usable))
+        pushed = await results.scored(usable)
+        found = []
+        for later in self._in_order(checked_scores, await results.scores(usable)):
+            if (later.trial, scores_digest(later)) in pushed:
+                found.append(later)
+            else:
+                self._refuse(f"later scores of trial {later.trial} are not what was pushed")
         scores = [one for one in found if (one.trial, one.suite_hash, one.created_at) not in judged]
         self.now.there += len(known)
         if self.dry_run:
@@ -324,6 +330,23 @@ class _Work:
                 yield read(one, *more)
             except UsageError as error:
                 self.refused.append(RefusedTrial(self.now.suite, str(error)))
+
+    def _unchanged(self, rows: Iterable[EvalRow], digests: dict[str, str]) -> list[EvalRow]:
+        """Return the trials of the server that are what was pushed, by their digests; refuse the others."""
+        from kestrel_lab.evals.shared.shared_trials import trial_digest
+
+        unchanged = []
+        for row in rows:
+            if trial_digest(row) == digests.get(row.id):
+                unchanged.append(row)
+            else:
+                self._refuse(f"trial {row.id} is not what was pushed")
+        return unchanged
+
+    def _refuse(self, problem: str) -> None:
+        self.refused.append(
+            RefusedTrial(self.now.suite, f"{problem}: it was changed on {shown_url(self.url)}")
+        )
 
     def _same(self, here: dict[str, EvalRow], there: dict[str, str]) -> dict[str, EvalRow]:
         """Return the trials that are there as they are here, and those that are not there; refuse the

@@ -516,21 +516,14 @@ def test_hostile_text_is_shown_as_text(tmp_path, url, postgres):
     """Text that may be anything is escaped wherever it is shown: in a page, a table and a terminal."""
     bad = "<script>alert(1)</script>\x1b[2J"
     with machine(tmp_path, "a") as a, machine(tmp_path, "b") as b:
-        keep(
-            a,
-            made(
-                1,
-                outcome="fail",
-                reason=bad,
-                scores=[{"check": bad, "passed": False, "value": 0.0, "reason": bad}],
-            ),
+        hostile = made(
+            1,
+            outcome="fail",
+            reason=bad,
+            scores=[{"check": bad, "passed": False, "value": 0.0, "reason": bad}],
         )
+        keep(a, replace(hostile, scenario="<img src=x onerror=alert(1)>"))
         push(a, url)
-        postgres.sql(
-            "UPDATE kestrel.trials SET scenario = '<img src=x onerror=alert(1)>', suite = 'demo'",
-            "SELECT 1",
-            database="team",
-        )
         pulled = pull(b, url)
         assert pulled.trials == 1
         summary = summarise_stored(b, SUITE, by="scenario")
@@ -542,6 +535,26 @@ def test_hostile_text_is_shown_as_text(tmp_path, url, postgres):
         )
         assert "<script>alert" not in page
         assert "<img src=x" not in page
+
+
+def test_a_trial_that_was_changed_on_the_server_is_refused(tmp_path, url, postgres):
+    """A failure that somebody turned into a pass in the tables of the team is not pulled; the trial beside it
+    is, and is sealed here.
+    """
+    with machine(tmp_path, "a") as a, machine(tmp_path, "b") as b:
+        keep(a, made(1, outcome="fail"))
+        keep(a, made(2, outcome="fail"))
+        push(a, url)
+        postgres.sql(
+            "UPDATE kestrel.trials SET result = replace(result, '\"fail\"', '\"pass\"') "
+            f"WHERE id = '{made(1).id}'",
+            "SELECT 1",
+            database="team",
+        )
+        pulled = pull(b, url)
+        assert [row.id for row in stored_trials(b.store)] == [made(2).id]
+        assert "is not what was pushed" in str(pulled.refused[0])
+        assert b.store.query("SELECT sealed FROM heads") == [(1,)]
 
 
 @pytest.mark.parametrize(
