@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
