@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.sanitize import one_line, sanitize_text
-from kestrel_lab.evals.commits.base_age import MOST_DAYS, age_text, apart_note, outdated_base
 from kestrel_lab.evals.commits.difference_texts import (
     VERDICT_TONES,
     difference_cells,
@@ -52,6 +51,7 @@ from kestrel_lab.evals.summaries.best_configuration import format_points
 from kestrel_lab.evals.summaries.corrected_differences import BY_LABELS
 from kestrel_lab.evals.summaries.corrected_rates import with_annotations
 from kestrel_lab.evals.summaries.result_table import broke_in, label_kind, with_unit
+from kestrel_lab.evals.summaries.trial_age import MOST_DAYS, age_text, apart_note, outdated_base
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.formatting import format_count
@@ -439,7 +439,7 @@ class Comparison(ResultView):
 
     @cached_property
     def outdated(self) -> dict[str, str]:
-        """Why sides cannot be compared, by configuration: see `base_age`."""
+        """Why sides cannot be compared, by configuration: see `summaries.trial_age`."""
         if self.no_base or self.same_files:
             return {}
         return outdated_base(self.base.rows, self.head.rows, self.most_days)

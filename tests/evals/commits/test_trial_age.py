@@ -10,11 +10,11 @@ from made_rows import rows, suite
 
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import OnDelta
-from kestrel_lab.evals.commits.base_age import age_text, outdated_base
 from kestrel_lab.evals.commits.comparison import Comparison, Side
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Config
+from kestrel_lab.evals.summaries.trial_age import age_text, outdated_base
 from kestrel_lab.lab import Lab
 
 DAY = 86_400.0
