@@ -261,7 +261,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(kestrel: Kestrel, folder: Path)
     assert child.exitstatus == 130
     run = newest(folder)
     lab = Lab(home=home_of(folder))
-    assert (lab.get(run).status, lab.get(run).report.interrupted) == ("WAITING_APPROVAL", False)
+    assert (lab.get(run).status, lab.get(run).report.interrupted) == ("WAITING_APPROVAL", True)
     lab.close()
     assert kestrel("approve", run)[0] == 0
     code, _, err = kestrel("run", "--resume", run)

@@ -68,7 +68,7 @@ def test_the_four_codes(folder: Path) -> None:
     done = subprocess.run(
         [*command, "--report", "ci/r.html"], cwd=folder, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "wrote ci/r.html\nwrote ci/j.xml\nwrote ci/m.md\n")
     assert "OK: suite demo, 1 gate\n" in done.stdout
     root = ET.parse(folder / "ci" / "j.xml").getroot()
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("10", "0", "0")
@@ -93,7 +93,7 @@ def test_a_budget_makes_no_more_trials_than_the_gate_needs(folder: Path) -> None
     of the same decision. Options that say how many trials there are contradict it.
     """
     done = kestrel(folder, "gate", "suite.yaml", "--budget", "40trials", "--markdown", "m.md")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "wrote m.md\n")
     assert "trials of at most 40 of each configuration, decided at look" in done.stdout
     assert "**Gates: ok**" in (folder / "m.md").read_text()
     done = kestrel(folder, "gate", "suite.yaml", "--budget", "40trials", "--epochs", "3")
