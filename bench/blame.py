@@ -6,9 +6,6 @@ turn by turn, one of them wrong in the trial that is blamed, and what its last t
 chance where all notes are right and with another where one is wrong. Every fork is a real one, in a private
 copy of its files. A case without an error answers by one chance in all forks.
 
-With `--searches N` the search alone, N times a setting, with forks that are drawn and not run: a planted step, a
-rate that does not fall, and falls over many steps in five forms and in two steps, where nobody is to be accused.
-
 With `--logs FILE`, the half of Who&When, also how often the step that people named is found by reading the log
 alone, without a model: the first step, and the first step that states what is answered in the end.
 """
@@ -18,12 +15,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
@@ -33,17 +28,13 @@ from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.evals.benchmarks.by_name import load_published
 from kestrel_lab.evals.scenario_parts import InlineFiles
-from kestrel_lab.evals.stats.decisive_step import DecisiveStep
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel, Turn
-from kestrel_lab.views.text import table_text
 
 RATES = ((0.7, 0.1), (0.9, 0.2), (0.5, 0.1), (0.1, 0.1), (0.4, 0.4))
 """Success before and after the planted error; equal where none is planted."""
 LENGTHS = (8, 15, 30)
-SEARCH_BUDGET = 40.0
-"""Whole runs, as `kestrel blame` has by default."""
 RIGHT = 98.70
 """The amount of the bill in AgentDojo's bank."""
 
@@ -271,69 +262,6 @@ def read_logs(file: Path) -> str:
     )
 
 
-FORMS: dict[str, Callable[[float], float]] = {
-    "evenly": lambda way: way,
-    "first fast": lambda way: 1 - (1 - way) ** 2,
-    "first slowly": lambda way: way**2,
-    "fastest in the middle": lambda way: way**2 * (3 - 2 * way),
-    "like a half-life": lambda way: (1 - math.exp(-3 * way)) / (1 - math.exp(-3)),
-    "in two steps": lambda way: ((way > 0.25) + (way > 0.7)) / 2,
-}
-"""The share of the fall that lies before a share of the run."""
-
-
-def search_once(steps: int, rate: Callable[[int], float], random: Random) -> tuple[DecisiveStep, float]:
-    """Search with forks that succeed at these rates; return what was found and what it cost in whole runs."""
-    search, cost = DecisiveStep(steps), 0.0
-    while not search.over() and cost < SEARCH_BUDGET:
-        step = search.next()
-        search.add(step, passed=random.random() < rate(step))
-        cost += (steps - step + 1) / steps
-    return search, cost
-
-
-def search_table(searches: int) -> str:
-    """Return how often searches name a planted step, and accuse anybody where success falls bit by bit."""
-    settings: list[tuple[str, int, Callable[[Random], tuple[int, Callable[[int], float]]]]] = []
-    for steps in LENGTHS:
-        for before, after in RATES[:2]:
-            settings.append(
-                (f"a step, {before:g} to {after:g}", steps, partial(planted_rate, steps, before, after))
-            )
-        settings.append(("no fall, .4", steps, lambda _random: (0, lambda _step: 0.4)))
-    for steps in (10, 20, 30):
-        for form, share in FORMS.items():
-            settings.append((f"{form}, .9 to .1", steps, partial(falling_rate, steps, share)))
-    rows = []
-    for name, steps, setting in settings:
-        found, accused, costs = 0, 0, []
-        for seed in range(searches):
-            random = Random(f"{name} {steps} {seed}")
-            planted, rate = setting(random)
-            search, cost = search_once(steps, rate, random)
-            found += planted in search.accused()
-            accused += bool(search.accused())
-            costs.append(cost)
-        shown = f"{100 * found / searches:.1f} %" if name.startswith("a step") else "–"
-        rows.append([name, str(steps), shown, f"{100 * accused / searches:.1f} %", f"{median(costs):.1f}"])
-    return table_text(("success falls", "steps", "found in at most 3", "accused", "median whole runs"), rows)
-
-
-def planted_rate(
-    steps: int, before: float, after: float, random: Random
-) -> tuple[int, Callable[[int], float]]:
-    """Return a planted step, and the rate of forks at each step."""
-    planted = random.randint(1, steps - 1)
-    return planted, lambda step: before if step <= planted else after
-
-
-def falling_rate(
-    steps: int, share: Callable[[float], float], _random: Random
-) -> tuple[int, Callable[[int], float]]:
-    """Return no step, and the rate of forks at each step, which falls from .9 to .1."""
-    return 0, lambda step: 0.9 - 0.8 * share((step - 1) / (steps - 1))
-
-
 async def _pay(seeds: range) -> list[Case]:
     return [await blame_payment(8, 0.7, 0.1, seed) for seed in seeds]
 
@@ -360,9 +288,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dojo", type=int, default=0, help="Wrong payments in AgentDojo's bank.")
     parser.add_argument("--shrunk", type=int, default=40, help="Failures to shrink.")
     parser.add_argument("--seed", type=int, default=0, help="The first of as many seeds as cases.")
-    parser.add_argument(
-        "--searches", type=int, default=0, help="Searches a setting with forks that are drawn."
-    )
     parser.add_argument("--logs", type=Path, help="The half of Who&When, JSON Lines.")
     asked = parser.parse_args(arguments)
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -376,7 +301,6 @@ def main(arguments: Sequence[str]) -> int:
         table(cases) if cases else "",
         f"AgentDojo's bank:\n\n{table(paid)}" if paid else "",
         small_table(small) if small else "",
-        search_table(asked.searches) if asked.searches else "",
         read_logs(asked.logs) if asked.logs else "",
     )
     text = "\n\n".join(filter(None, parts))

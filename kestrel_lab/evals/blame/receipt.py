@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-Verdict = Literal["decisive", "bit by bit", "no single step", "undecided"]
+Verdict = Literal["decisive", "no single step", "undecided"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,14 +106,10 @@ class Receipt(ResultView):
 
     @cached_property
     def verdict(self) -> Verdict:
-        """`decisive`, `bit by bit` where success most likely fell over several turns, `no single step` where
-        it did not fall, or `undecided` where the budget ended before one of them was shown.
-        """
+        """`decisive`, `no single step`, or `undecided` where the budget ended before either was shown."""
         if self.search.accused() and (self.search.over() or self.ended):
             return "decisive"
-        if self.posterior[0] < self.search.sure:
-            return "undecided"
-        return "bit by bit" if 2 * self.search.gradual() > self.posterior[0] else "no single step"
+        return "no single step" if self.posterior[0] >= self.search.sure else "undecided"
 
     @property
     def likeliest(self) -> Turn:
@@ -144,12 +139,6 @@ class Receipt(ResultView):
             names = ", ".join(map(str, sorted(self.steps)))
             which = f"turn {names}" if len(self.steps) == 1 else f"one of the turns {names}"
             return f"DECISIVE: {which} of {len(self.turns)} ({100 * sure:.0f} %)"
-        if self.verdict == "bit by bit":
-            first, last = self.search.span()
-            return (
-                f"IT GOT WORSE BIT BY BIT from turn {first} to {last} of {len(self.turns)} "
-                f"({100 * self.search.gradual():.0f} %); no single turn was decisive"
-            )
         if self.verdict == "no single step":
             return f"NO SINGLE STEP was decisive ({100 * self.posterior[0]:.0f} %)"
         return (
@@ -168,8 +157,6 @@ class Receipt(ResultView):
             )
         elif forks:
             said.append(f"success {_percent(self._rate(forks))} over all re-runs")
-        if self.verdict == "bit by bit":
-            said.append(f"success when a turn is made anew, if it fell bit by bit: {self._curve_text()}")
         last = self._rate([one for one in forks if one.turn == len(self.turns)])
         # If even the last turn succeeds in half of its forks, the run need not have failed at all.
         if self.verdict == "no single step" and last.mean >= 0.5:
@@ -264,9 +251,6 @@ class Receipt(ResultView):
                     capsize=3,
                     label="success from here" if number == min(one.turn for one in self.forks) else None,
                 )
-        if self.verdict == "bit by bit":
-            curve = [100 * rate for rate in self.search.curve()]
-            axes.plot(numbers, curve, color="C0", linestyle="--", label="success, falling bit by bit")
         axes.set_ylim(0, 104)
         axes.set_xlabel("turn made anew, with all after it")
         axes.set_ylabel("%")
@@ -287,11 +271,6 @@ class Receipt(ResultView):
             "verdict": self.verdict,
             "steps": list(self.steps),
             "posterior": list(self.posterior),
-            "bit_by_bit": {
-                "probability": self.search.gradual(),
-                "turns": list(self.search.span()),
-                "curve": self.search.curve(),
-            },
             "before": _interval(self.before),
             "after": _interval(self.after),
             "repairs": [asdict(one) for one in self.repairs],
@@ -301,13 +280,6 @@ class Receipt(ResultView):
     def write(self, path: str | Path) -> Path:
         """Write the receipt as JSON."""
         return write_text(path, dumps(self.as_json()) + "\n")
-
-    def _curve_text(self) -> str:
-        """Return the success rate at up to six turns from the first to the last that made it worse."""
-        first, last = self.search.span()
-        curve, stride = self.search.curve(), max(1, math.ceil((last - first) / 5))
-        numbers = [*range(first, last, stride), min(last + 1, len(curve))]
-        return ", ".join(f"turn {number} {100 * curve[number - 1]:.0f} %" for number in numbers)
 
     def _rate(self, reruns: Sequence[Rerun]) -> Interval:
         passed = sum(one.outcome == "pass" for one in reruns)

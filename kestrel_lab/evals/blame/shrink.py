@@ -349,7 +349,7 @@ class _Search:
         largest = _FEW_FILES if files else max(1, len(parts) // 10)
         # 5 % for the case that several parts fail together and none alone; a part is tried alone from 80 %
         # on, since what is kept then has its own replays.
-        search = DecisiveStep(len(parts) + 1, flat_before=0.05, gradual_before=0, largest=largest, sure=0.8)
+        search = DecisiveStep(len(parts) + 1, none_before=0.05, largest=largest, sure=0.8)
         starts = [kept.union(parts[:place]) for place in range(len(parts) + 1)]
         for step, start in enumerate(starts, 1):
             failed, replays = self._seen.get(start, (0, 0))

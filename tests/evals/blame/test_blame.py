@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,9 +23,7 @@ from kestrel_lab.core.events.labels import BLAME
 from kestrel_lab.core.events.union import RunScanned
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.scores import Score
-from kestrel_lab.evals.blame.receipt import Receipt, read_receipt
-from kestrel_lab.evals.blame.rerun import Rerun
-from kestrel_lab.evals.blame.rerun import Turn as BlamedTurn
+from kestrel_lab.evals.blame.receipt import read_receipt
 from kestrel_lab.evals.stats.decisive_step import DecisiveStep
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.lab import Lab
@@ -83,94 +80,6 @@ def test_the_probability_of_each_step_is_that_of_all_rates_together():
         nothing.add(step, passed=False)
     assert nothing.accused() == ()
     assert nothing.posterior()[0] > 0.8
-
-
-def slope(search: DecisiveStep, first: int, last: int, each: int = 8) -> DecisiveStep:
-    """Add forks at every step that succeed as often as if it fell evenly from .9 to .1."""
-    for step in range(1, search.steps + 1):
-        way = min(1.0, max(0.0, (step - first) / (last + 1 - first)))
-        passed = round(each * (0.9 - 0.8 * way))
-        for number in range(each):
-            search.add(step, passed=number < passed)
-    return search
-
-
-def test_an_even_fall_accuses_nobody_and_has_its_turns_and_its_curve():
-    """From which step to which it got worse, within two, and how often forks succeed. Mutant: a posterior that
-    knows no such fall names a single step.
-    """
-    search = slope(DecisiveStep(16), 3, 14)
-    first, last = search.span()
-    assert search.gradual() > 0.95
-    assert search.accused() == ()
-    assert (abs(first - 3) <= 2, abs(last - 14) <= 2) == (True, True)
-    curve = search.curve()
-    assert curve == sorted(curve, reverse=True)
-    assert curve[0] > 0.8 > 0.2 > curve[-1]
-    assert slope(DecisiveStep(16, gradual_before=0), 3, 14).posterior()[0] < 0.01
-
-
-def test_two_steps_that_lie_apart_accuse_nobody():
-    """Where success halves at one step and is lost at a later one, several made it worse."""
-    search = DecisiveStep(12)
-    for step in range(1, 13):
-        for number in range(10):
-            search.add(step, passed=number < (10 if step <= 2 else 5 if step <= 9 else 0))
-    assert search.accused() == ()
-    assert search.gradual() > 0.95
-
-
-def test_a_short_run_has_no_fall_over_several_turns():
-    """With two turns one was decisive or none; the search begins and ends as in any run."""
-    search = DecisiveStep(2)
-    assert (search.gradual(), search.curve()) == (0.0, [])
-    for _ in range(8):
-        search.add(1, passed=True)
-        search.add(2, passed=False)
-    assert search.accused() == (1,)
-    assert search.next() in (1, 2)
-
-
-def test_a_receipt_says_that_it_got_worse_bit_by_bit():
-    """From which turn to which, with the curve, in the headline, the lines, the figure and the JSON; no turn is
-    marked.
-    """
-    reruns = [
-        Rerun(turn=step, outcome="pass" if passed else "fail", reason="", run="r", calls=1, cost_usd=0.0)
-        for step in range(1, 13)
-        for number in range(14)
-        for passed in [number < round(14 * (0.95 - 0.07 * step))]
-    ]
-    receipt = Receipt(
-        run="r",
-        goal="g",
-        checks=("c",),
-        model="m",
-        turns=tuple(BlamedTurn(number=step, seq=step, did="d") for step in range(1, 13)),
-        reruns=tuple(reruns),
-        whole_runs=50.0,
-        cost_usd=0.0,
-    )
-    assert (receipt.verdict, receipt.steps, receipt.exit_code) == ("bit by bit", (), 0)
-    assert re.match(r"IT GOT WORSE BIT BY BIT from turn \d+ to \d+ of 12 \(\d+ %\)", receipt.headline)
-    assert "if it fell bit by bit: turn " in str(receipt)
-    assert "▶" not in str(receipt)
-    assert len(receipt.as_json()["bit_by_bit"]["curve"]) == 12
-    assert any("bit by bit" in line.get_label() for line in receipt.plot().axes[0].lines)
-
-
-@pytest.mark.long
-def test_even_falls_are_not_blamed_on_a_turn():
-    """Of 40 searches where success falls evenly from .9 to .1 over the whole run at most four accuse anybody."""
-    random, accused = Random(11), 0
-    for _ in range(40):
-        search, cost = DecisiveStep(16), 0.0
-        while not search.over() and cost < 40:
-            step = search.next()
-            search.add(step, passed=random.random() < 0.9 - 0.8 * (step - 1) / 15)
-            cost += (17 - step) / 16
-        accused += bool(search.accused())
-    assert accused <= 4
 
 
 @pytest.mark.long
