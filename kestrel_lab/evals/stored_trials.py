@@ -12,7 +12,7 @@ from typing import Any, Final
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.events.union import Event, RunFinished, RunStarted
 from kestrel_lab.core.json_types import Json, dumps
-from kestrel_lab.eventlog.row_seals import SEALED, check_heads, check_row, row_hash
+from kestrel_lab.eventlog.seals.row_seals import SEALED, check_heads, check_row, row_hash
 from kestrel_lab.eventlog.store import SessionStore
 
 _PAGE = 1_000

@@ -19,9 +19,9 @@ from kestrel_lab.core.errors import (
     StoreError,
     UsageError,
 )
-from kestrel_lab.eventlog.marks import has_marks, remove_marks
-from kestrel_lab.eventlog.row_seals import register_seals
 from kestrel_lab.eventlog.schema import MIGRATIONS
+from kestrel_lab.eventlog.seals.marks import has_marks, remove_marks
+from kestrel_lab.eventlog.seals.row_seals import register_seals
 from kestrel_lab.eventlog.text_index import register_terms
 from kestrel_lab.host.filesystem import private_file, private_folder
 from kestrel_lab.host.vector_tables import load_or_empty, load_vectors

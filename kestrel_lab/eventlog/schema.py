@@ -13,7 +13,7 @@ the log, which names them by id only, so that they can be changed and forgotten.
 """
 
 from kestrel_lab.core.run_types import TERMINAL, TRANSITIONS, RunStatus
-from kestrel_lab.eventlog.row_seals import SEALED, seal_rules
+from kestrel_lab.eventlog.seals.row_seals import SEALED, seal_rules
 from kestrel_lab.eventlog.text_index import FORM
 from kestrel_lab.host.log_files import APPLICATION_ID
 
@@ -290,7 +290,7 @@ CREATE TRIGGER events_hash BEFORE INSERT ON events BEGIN
 'blob' OR length(NEW.hash) IS NOT 32;
 END;
 """
-"""Events of earlier versions keep none: see `kestrel_lab.eventlog.hash_chain`."""
+"""Events of earlier versions keep none: see `kestrel_lab.eventlog.seals.hash_chain`."""
 
 _SIXTH = """
 CREATE TABLE file_taints(number INTEGER PRIMARY KEY, run_id TEXT NOT NULL, seq INTEGER NOT NULL);
@@ -560,7 +560,7 @@ WHEN NEW.source IS NOT OLD.source OR NEW.name IS NOT OLD.name OR NEW.git_sha IS 
 BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 CREATE TRIGGER heads_delete BEFORE DELETE ON heads BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 """
-"""Each result carries its hash, and each evaluation has a head: see `eventlog.row_seals`."""
+"""Each result carries its hash, and each evaluation has a head: see `eventlog.seals.row_seals`."""
 
 MIGRATIONS: tuple[str, ...] = (
     _FIRST,

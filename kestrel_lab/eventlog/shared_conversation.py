@@ -20,7 +20,7 @@ from typing import Any, cast
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.sanitize import full_stop
-from kestrel_lab.eventlog.hash_chain import START, Read, chain_hash, rows_of
+from kestrel_lab.eventlog.seals.hash_chain import START, Read, chain_hash, rows_of
 
 _FIRST = "SELECT hash FROM events WHERE run_id = ? AND seq = 1"
 _CHAIN = """

@@ -56,11 +56,11 @@ from kestrel_lab.eventlog.checkpoints import (
     snapshot_format,
 )
 from kestrel_lab.eventlog.connection import ANSWERED_BEFORE, connect_log, connect_without_room, store_error
-from kestrel_lab.eventlog.hash_chain import Damage, damage_of, last_hash
 from kestrel_lab.eventlog.large_results import ResultStore
-from kestrel_lab.eventlog.marks import LostEvents, MarkFile, lost_events
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.eventlog.seals.hash_chain import Damage, damage_of, last_hash
+from kestrel_lab.eventlog.seals.marks import LostEvents, MarkFile, lost_events
 from kestrel_lab.eventlog.text_index import TextIndex
 from kestrel_lab.eventlog.writer import Append, Execute, Writer
 from kestrel_lab.host.filesystem import check_local, kind_of_filesystem

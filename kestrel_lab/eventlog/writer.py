@@ -24,8 +24,8 @@ from msgspec import Struct
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.eventlog.connection import store_error
-from kestrel_lab.eventlog.hash_chain import chain_hash, last_hash
-from kestrel_lab.eventlog.marks import Mark, MarkFile
+from kestrel_lab.eventlog.seals.hash_chain import chain_hash, last_hash
+from kestrel_lab.eventlog.seals.marks import Mark, MarkFile
 
 _EVERYBODYS = (apsw.FullError, apsw.BusyError, apsw.IOError, apsw.ReadOnlyError)
 """What is wrong with the database rather than with one statement. Damage may be of the text index alone."""

@@ -13,8 +13,8 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.sanitize import full_stop
-from kestrel_lab.eventlog.hash_chain import Damage
 from kestrel_lab.eventlog.run_state import RunState, fold
+from kestrel_lab.eventlog.seals.hash_chain import Damage
 from kestrel_lab.eventlog.store import SessionStore
 
 

@@ -9,7 +9,7 @@ import apsw
 
 from kestrel_lab.core.events.union import Progress, RunStarted
 from kestrel_lab.eventlog import writer
-from kestrel_lab.eventlog.marks import MarkFile
+from kestrel_lab.eventlog.seals.marks import MarkFile
 from kestrel_lab.eventlog.store import SessionStore
 
 RUNS, ACKNOWLEDGED = 3, 12

@@ -16,8 +16,8 @@ from waits import until
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.events.union import Progress, RunStarted
 from kestrel_lab.eventlog.connection import check_integrity, connect_log
-from kestrel_lab.eventlog.marks import Mark, marks_folder
 from kestrel_lab.eventlog.removal import plan_removal, remove_from_log
+from kestrel_lab.eventlog.seals.marks import Mark, marks_folder
 from kestrel_lab.eventlog.store import SessionStore
 
 

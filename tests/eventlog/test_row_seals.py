@@ -25,7 +25,13 @@ from kestrel_lab.evals.stored_trials import (
     trials_of_run,
 )
 from kestrel_lab.eventlog.removal import plan_removal, remove_from_log
-from kestrel_lab.eventlog.row_seals import SEALED, checked_rows, count_unsealed, head_problems, register_seals
+from kestrel_lab.eventlog.seals.row_seals import (
+    SEALED,
+    checked_rows,
+    count_unsealed,
+    head_problems,
+    register_seals,
+)
 from kestrel_lab.eventlog.store import SessionStore
 
 TRIAL = EvalRow(

@@ -28,9 +28,9 @@ from kestrel_lab.evals.execution.batch_log import write_fact
 from kestrel_lab.evals.stored_trials import EvalRow, store_scores, store_trial
 from kestrel_lab.eventlog.connection import connect_log
 from kestrel_lab.eventlog.removal import plan_removal, remove_from_log
-from kestrel_lab.eventlog.row_seals import SEALED, register_seals
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.schema import MIGRATIONS
+from kestrel_lab.eventlog.seals.row_seals import SEALED, register_seals
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.eventlog.text_index import register_terms
 

@@ -8,7 +8,7 @@ import pytest
 
 from kestrel_lab.core.errors import ApprovalRequired
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.eventlog.hash_chain import Damage
+from kestrel_lab.eventlog.seals.hash_chain import Damage
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.lab import Lab
 from kestrel_lab.server.actions import cancel_run

@@ -19,7 +19,7 @@ from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.redaction import REDACTED, Redactor, secret_values
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.connection import check_integrity
-from kestrel_lab.eventlog.row_seals import REMEDY, SEALED, checked_rows, count_unsealed, head_problems
+from kestrel_lab.eventlog.seals.row_seals import REMEDY, SEALED, checked_rows, count_unsealed, head_problems
 from kestrel_lab.host.filesystem import is_shared, kind_of_filesystem
 from kestrel_lab.host.git import git_program
 from kestrel_lab.host.vector_tables import load_problem

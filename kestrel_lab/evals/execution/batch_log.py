@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from kestrel_lab.core.calls import format_count
 from kestrel_lab.core.json_types import Json, dumps
-from kestrel_lab.eventlog.row_seals import check_heads, check_row, row_hash
+from kestrel_lab.eventlog.seals.row_seals import check_heads, check_row, row_hash
 from kestrel_lab.eventlog.store import SessionStore
 
 Fact = Literal["planned", "submitted", "answered", "closed", "finished"]

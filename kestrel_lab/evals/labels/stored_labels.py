@@ -15,7 +15,7 @@ from kestrel_lab.checks.llm_judge import clean_rubric, hash_rubric
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.events.union import LabelUndone, RubricEdited, TrialJudged, TrialLabelled, decode_event
 from kestrel_lab.evals.stats.groups import group_values
-from kestrel_lab.eventlog.hash_chain import START, chain_hash
+from kestrel_lab.eventlog.seals.hash_chain import START, chain_hash
 from kestrel_lab.eventlog.store import SessionStore
 
 # The words of the index `labels_and_verdicts`, without which SQLite reads the whole log. Each comes after the

@@ -18,7 +18,7 @@ from typing import Any, Final
 import apsw
 
 from kestrel_lab.core.errors import StoreError
-from kestrel_lab.eventlog.hash_chain import PAGE, Read
+from kestrel_lab.eventlog.seals.hash_chain import PAGE, Read
 
 EMPTY: Final = bytes(32)
 """The hash of a head without rows."""
