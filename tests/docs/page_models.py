@@ -40,6 +40,8 @@ SCRIPTS: Final[dict[str, list[Said]]] = {
     "Write the notes": ["The sum is 42."],
     "Judge the draft": [json.dumps({"verdict": "accept", "issues": []})],
     "Count the Python files": ["There is one Python file."],
+    "the total of invoice 7": [[("read_file", {"path": "invoices.txt"})], "Invoice 7 is 120 euros."],
+    "When is invoice 8 due": [[("read_file", {"path": "invoices.txt"})], "Invoice 8 is due on 2 May."],
 }
 """What an agent says and does, turn by turn, for goals that begin so."""
 

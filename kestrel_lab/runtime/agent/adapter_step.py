@@ -38,6 +38,7 @@ from kestrel_lab.core.step import Step
 from kestrel_lab.host.user import decider
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.images import with_images
+from kestrel_lab.runtime.context.price_check import warn_unpriced
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import with_note_texts
 from kestrel_lab.tools.sandbox.select import Choice, choose_level_async
@@ -261,7 +262,7 @@ class _Work:
             )
         )
         if self._adapter.capabilities.cost:  # else it was said before the program began
-            self._ctx.warn_unpriced(self._adapter, unpriced)
+            warn_unpriced(self._ctx, self._adapter, unpriced)
         # Nobody is asked: they run already.
         if not self._adapter.capabilities.approvals:
             for one in calls:

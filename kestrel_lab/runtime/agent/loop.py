@@ -8,6 +8,7 @@ where the log ends: open tool calls first, then the next model turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -36,6 +37,7 @@ from kestrel_lab.runtime.agent.compaction import make_room
 from kestrel_lab.runtime.agent.tool_calls import run_turn
 from kestrel_lab.runtime.approvals.decide import RunApprovals
 from kestrel_lab.runtime.context.images import with_images
+from kestrel_lab.runtime.context.price_check import check_price, warn_unpriced
 from kestrel_lab.runtime.context.run_context import RunContext, call_hooks
 from kestrel_lab.runtime.memory.run_memory import with_note_texts
 from kestrel_lab.runtime.supervision.model_guard import guard_model
@@ -158,7 +160,7 @@ async def _think(
                 patience_s=limits.patience_s,
                 idle=idle,
                 call_s=limits.model_seconds,
-                before_call=ctx.check_price,
+                before_call=partial(check_price, ctx),
             )(
                 asked.request,
                 lambda text: ctx.tell(
@@ -182,7 +184,7 @@ async def _think(
     unpriced = ctx.state.usage.unpriced
     layers = map(GuardedLayer, ctx.given.usual["middleware"])
     result = await compose_layers(ask, RecordModel(ctx.emit, cycle, idle), *layers)(call)
-    ctx.warn_unpriced(model, unpriced)
+    warn_unpriced(ctx, model, unpriced)
     if result.answer is not None and result.answer.finish == "length":
         ctx.emit(Progress(text="the model's answer was cut off at its output limit"))
 

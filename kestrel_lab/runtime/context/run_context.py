@@ -16,7 +16,6 @@ from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import LimitError, RunError, StoreError, running_task, stops_task
 from kestrel_lab.core.events.union import (
     EVENT_TYPES,
-    BudgetWarned,
     CheckpointSaved,
     Event,
     LiveEvent,
@@ -151,7 +150,8 @@ class RunContext:
     _waiting: list[asyncio.Future[None]] | None = None
     """Who waits for the commit that was asked for last; `None` when it is done."""
     _failure: BaseException | None = None
-    _unpriced_told: bool = False
+    unpriced_told: bool = False
+    """Whether somebody was told that the limit of money cannot be kept."""
     _in_order: bool = True
     """Whether the state was made of the events in the order of the log; a decision from elsewhere may come
     between.
@@ -486,28 +486,6 @@ class RunContext:
                         f"{bound:g} {limit}"
                     )
             name = conversation.within
-
-    def check_price(self, model: Model) -> None:
-        """Say before a call of `model` that the limit of money cannot be kept, if its price is not known."""
-        if getattr(model, "priced", None) is False:
-            self._warn_once(model)
-
-    def warn_unpriced(self, model: Model, before: int) -> None:
-        """Say so after the first unpriced call, when there were none `before`: of other models only their
-        answers tell whether their calls have a price.
-        """
-        if before == 0 < self.state.usage.unpriced:
-            self._warn_once(model)
-
-    def _warn_once(self, model: Model) -> None:
-        if self._unpriced_told or self.state.usage.unpriced > 1 or self.given.limits.cost_usd is None:
-            return
-        self._unpriced_told = True
-        text = (
-            f"the price of {model.name} is not known: its cost is not counted and the limit of "
-            f"${self.given.limits.cost_usd:g} cannot stop it"
-        )
-        self.emit(BudgetWarned(limit="cost_usd", message=text))
 
     def _earlier(self, count: int) -> list[Event]:
         """The first `count` events of the run; raises `StoreError` rather than return fewer: whoever asks
