@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.errors import CheckError, RunError, UsageError, error_boundary, running_task, stops_task
+from kestrel_lab.core.errors import CheckError, RunError, UsageError, error_boundary, stops_task
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score, plain_number
@@ -122,6 +122,6 @@ def _shown(value: object) -> str:
     try:
         return one_line(repr(value))
     except BaseException as error:  # foreign code
-        if stops_task(error, running_task()):
+        if stops_task(error):
             raise
         return f"a value of type {type(value).__name__} that cannot be shown"

@@ -34,6 +34,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import islice
+from opcode import opmap
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _MOST_CAUSES = 20
 _MOST_DEPTH = 5
 _MOST_CHARS = 6_000
+_RAISE = opmap["RAISE_VARARGS"]
 START_STEP = "start_step"
 """Takes the place of a tool's name when the question is whether a step that needs approval may begin."""
 
@@ -303,7 +305,7 @@ def _message(error: BaseException) -> str:
     try:
         return _part(str(error))
     except BaseException as failed:  # the class of the error is foreign code
-        if stops_task(failed, running_task()):
+        if stops_task(failed):
             raise
         return f"(no message: __str__ raised {type(failed).__name__}; args: {_args(error)})"
 
@@ -312,7 +314,7 @@ def _args(error: BaseException) -> str:
     try:
         return _part(repr(error.args))
     except BaseException as failed:  # as above
-        if stops_task(failed, running_task()):
+        if stops_task(failed):
             raise
         return f"repr raised {type(failed).__name__}"
 
@@ -323,7 +325,7 @@ def _part(text: object) -> str:
     )[0]
 
 
-def running_task() -> asyncio.Task[object] | None:
+def _running_task() -> asyncio.Task[object] | None:
     """Return the task that runs this code; `None` outside of an event loop."""
     try:
         return asyncio.current_task()
@@ -331,19 +333,27 @@ def running_task() -> asyncio.Task[object] | None:
         return None
 
 
-def stops_task(error: BaseException, task: asyncio.Task[object] | None) -> bool:
-    """Return whether `error`, which escapes from code that runs in `task`, ends the task from outside.
+def stops_task(error: BaseException) -> bool:
+    """Return whether `error`, which escapes from code that the current task runs, ends it from outside.
 
     That is Ctrl-C, a `CancelledError` where somebody cancelled the task, and a `GeneratorExit` where its
-    coroutine is closed, which never happens while the task itself runs. Anything else is a failure of the
-    code that raised it: code of others also raises `SystemExit`, a `CancelledError` of a task of its own, or
-    a `BaseException`.
+    coroutine is closed. Anything else is a failure of the code that raised it: code of others also raises
+    `SystemExit`, a `CancelledError` of a task of its own, or a `BaseException`.
     """
     if isinstance(error, asyncio.CancelledError):
+        task = _running_task()
         return task is not None and task.cancelling() > 0
     if isinstance(error, GeneratorExit):
-        return running_task() is not task
+        return not _is_raised_by_statement(error)
     return isinstance(error, KeyboardInterrupt)
+
+
+def _is_raised_by_statement(error: BaseException) -> bool:
+    """Return whether code raised the error, and not whoever closed a coroutine that was waiting."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
 
 
 class error_boundary:  # used as a function; a generator would cost each model call five times as much  # noqa: N801
@@ -354,7 +364,6 @@ class error_boundary:  # used as a function; a generator would cost each model c
 
     def __enter__(self) -> None:
         """Begin the block."""
-        self._task = running_task()
 
     def __exit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
@@ -362,7 +371,7 @@ class error_boundary:  # used as a function; a generator would cost each model c
         """Raise the error in place of a foreign one."""
         if error is None or isinstance(error, KestrelError):
             return
-        if not stops_task(error, self._task):
+        if not stops_task(error):
             raise self._kind(f"{self._what} failed: {error_text(error)}") from error
 
 

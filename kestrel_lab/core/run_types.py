@@ -88,8 +88,11 @@ class Limits:
     @property
     def patience_s(self) -> float:
         """The seconds that a call waits for an endpoint that is away: the shortest limit of time."""
-        bounds = (self.seconds, self.wall_seconds, self.model_seconds)
-        return min((bound for bound in bounds if bound is not None), default=math.inf)
+        shortest = math.inf
+        for bound in (self.seconds, self.wall_seconds, self.model_seconds):
+            if bound is not None and bound < shortest:
+                shortest = bound
+        return shortest
 
     def as_json(self) -> dict[str, Json]:
         """Return the fields as a JSON object."""

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final, Literal
 
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.errors import running_task, stops_task
+from kestrel_lab.core.errors import stops_task
 
 ADDED_LATER: Final = MappingProxyType({"added_later": True})
 """Metadata of a field that a check got after results were stored: with its default it is left out of the
@@ -27,7 +27,7 @@ def plain_number(value: object) -> bool | float | None:
             return single
         return float(single) if hasattr(type(single), "__float__") else None  # type: ignore[arg-type]  # it has one
     except BaseException as error:  # the value is of foreign code
-        if stops_task(error, running_task()):
+        if stops_task(error):
             raise
         return None
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Danger, Problem, Result
-from kestrel_lab.core.errors import KestrelError, RunError, Signal, error_text, running_task, stops_task
+from kestrel_lab.core.errors import KestrelError, RunError, Signal, error_text, stops_task
 from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.core.protocols import Handler, Middleware
 from kestrel_lab.host.user import decider
@@ -176,7 +176,7 @@ class GuardedLayer(Struct, frozen=True):
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Answer the call; raises `RunError`."""
-        task, name = running_task(), getattr(self.layer, "__name__", type(self.layer).__name__)
+        name = getattr(self.layer, "__name__", type(self.layer).__name__)
         passing: BaseException | None = None
 
         async def proceed_within(inner: Call) -> Result:
@@ -190,7 +190,7 @@ class GuardedLayer(Struct, frozen=True):
         try:
             result: object = await self.layer(call, proceed_within)
         except BaseException as error:
-            if error is passing or isinstance(error, KestrelError) or stops_task(error, task):
+            if error is passing or isinstance(error, KestrelError) or stops_task(error):
                 raise
             raise RunError(f"the middleware {name!r} failed: {error_text(error)}") from error
         if not isinstance(result, Result):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, NotRequired, Protocol, cast
 
-from kestrel_lab.core.errors import UsageError, did_you_mean, error_text, running_task, stops_task
+from kestrel_lab.core.errors import UsageError, did_you_mean, error_text, stops_task
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.tools.plain_types import is_plain, parameters_of
@@ -138,7 +138,7 @@ class TypedArguments:
         """Raise what the arguments are refused with because their validation raised `error`."""
         from pydantic_core import ValidationError  # loaded on use
 
-        if stops_task(error, running_task()):
+        if stops_task(error):
             raise error
         if isinstance(error, UsageError):
             raise error

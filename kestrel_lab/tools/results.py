@@ -11,7 +11,7 @@ from itertools import islice
 from math import isfinite
 from typing import Final, cast
 
-from kestrel_lab.core.errors import error_text, running_task, stops_task
+from kestrel_lab.core.errors import error_text, stops_task
 from kestrel_lab.core.json_types import Json
 
 MOST_DEPTH: Final = 100
@@ -32,6 +32,9 @@ def to_json(value: object) -> Json:
     object that shows nothing of itself the name of its class. Of what contains itself, or is nested too
     deeply, the inner part is text.
     """
+    # Most tools return a text: there is nothing to walk through.
+    if type(value) is str:
+        return _encodable(value)
     return _convert(value, _Walk())
 
 
@@ -85,7 +88,7 @@ def _convert_object(value: object, walk: _Walk) -> Json:
     except RecursionError:
         return _too_large(value)
     except BaseException as error:  # the class of the value is code of others
-        if stops_task(error, running_task()):
+        if stops_task(error):
             raise
         return _text_of(value)
     finally:
@@ -121,7 +124,7 @@ def _convert_items(items: Iterable[object], walk: _Walk) -> Json:
         if len(converted) == _MOST_ITEMS:
             converted.append(f"(after {_MOST_ITEMS:,} items no more were taken)")
     except BaseException as error:  # an iterator is code of the tool that works only now
-        if stops_task(error, running_task()):
+        if stops_task(error):
             raise
         converted.append(f"(after {len(converted):,} items it failed: {error_text(error)})")
     return converted
@@ -169,7 +172,7 @@ def _text_of(value: object) -> str:
     try:
         return _encodable(str(value))
     except BaseException as error:  # the class of the value is code of others
-        if stops_task(error, running_task()):
+        if stops_task(error):
             raise
         return f"<{name} object, which cannot be shown: {type(error).__name__}>"
 

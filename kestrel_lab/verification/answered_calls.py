@@ -15,6 +15,7 @@ from typing import Any, Final
 from kestrel_lab.core.events.actions import exit_code_in
 from kestrel_lab.core.events.tool_kinds import command_line, tool_kind
 from kestrel_lab.core.json_types import FrozenStruct, Json
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.shell_syntax.effects import line_effects
 
 _NOTHING: Final = re.compile(
@@ -84,7 +85,7 @@ def content_of(answer: str, args: Mapping[str, Json] = MappingProxyType({})) -> 
         except (ValueError, RecursionError):
             # Not JSON, or cut short: it is read as lines.
             pass
-    lines = [line.strip() for line in _SCAFFOLD.sub("", text).splitlines()]
+    lines = [line.strip() for line in split_lines(_SCAFFOLD.sub("", text))]
     return tuple(line for line in lines if line and line.lower() not in _EMPTY)
 
 
@@ -104,7 +105,7 @@ def _leaves(value: Any, arguments: Sequence[str], key: str = "") -> Iterator[str
             yield from _leaves(part, arguments, key)
     elif isinstance(value, str):
         repeated = any(value in argument for argument in arguments)
-        lines = [] if repeated else [line.strip() for line in value.splitlines()]
+        lines = [] if repeated else [line.strip() for line in split_lines(value)]
         yield from (f"{key}: {line}" for line in lines if line and line.lower() not in _EMPTY)
     elif value:
         yield f"{key}: {value}"

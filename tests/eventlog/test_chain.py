@@ -23,7 +23,7 @@ from kestrel_lab.core.events.union import (
     StateTransition,
 )
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.eventlog import hash_chain
+from kestrel_lab.eventlog.seals import hash_chain
 from kestrel_lab.eventlog.seals.hash_chain import START, Damage, chain_hash
 from kestrel_lab.eventlog.store import SessionStore
 

@@ -60,7 +60,7 @@ def test_a_goal_is_in_the_log_after_few_steps(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`Lab.start` is called within 12 files, the first commit asked for within 40 files and 150
-    functions; the run takes 900 calls, of 335 functions in 70 files.
+    functions; the run takes 900 calls.
 
     A run that goes on with a conversation reads that one first; this one begins anew. Settings are read and
     commands are built when a shell first needs them, which is not counted.
@@ -80,12 +80,4 @@ def test_a_goal_is_in_the_log_after_few_steps(
     files, functions = counted.at[SessionStore.create_run.__qualname__]
     assert (files <= 40, functions <= 150) == (True, True)
     assert counted.calls <= 900
-    # The functions that a reader follows: not the loops within them, nor the compiled templates.
-    followed = [
-        code
-        for code in counted.functions
-        if code.co_filename.endswith(".py") and (code.co_name == "<lambda>" or code.co_name[0] != "<")
-    ]
-    files = {code.co_filename for code in followed}
-    assert (len(files) <= 70, len(followed) <= 335) == (True, True)
     capsys.readouterr()

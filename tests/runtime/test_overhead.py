@@ -22,7 +22,7 @@ from kestrel_lab.core.calls import Effect
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import Limits
-from kestrel_lab.eventlog import hash_chain
+from kestrel_lab.eventlog.seals import hash_chain
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.context.tool_selection import MOST_SHOWN

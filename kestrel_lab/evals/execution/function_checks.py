@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Final, NoReturn
 
 from kestrel_lab.checks.python_function import PythonCheck, score_of
-from kestrel_lab.core.errors import CheckError, UsageError, error_text, running_task, stops_task
+from kestrel_lab.core.errors import CheckError, UsageError, error_text, stops_task
 from kestrel_lab.core.events.union import Record, from_json, to_json
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.protocols import Trial
@@ -228,7 +228,7 @@ def main() -> None:
     except (CheckError, UsageError) as error:
         reply = {"problem": str(error)}
     except BaseException as error:
-        if stops_task(error, running_task()):
+        if stops_task(error):
             raise
         reply = {"problem": f"the check {f'{reference} agrees'!r} failed: {error_text(error)}"}
     out.write(f"\n{order['mark']}{json.dumps(reply)}\n")

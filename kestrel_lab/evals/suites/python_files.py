@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from kestrel_lab.core.errors import UsageError, did_you_mean, running_task, stops_task
+from kestrel_lab.core.errors import UsageError, did_you_mean, stops_task
 from kestrel_lab.tools.tool import Tool
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ def load_check(reference: str, folder: Path | None, root: Path | None = None) ->
     try:
         found = getattr(importlib.import_module(name), function, None)
     except BaseException as error:
-        if stops_task(error, running_task()):
+        if stops_task(error):
             raise
         raise UsageError(
             f"python_check {reference!r}: {name} cannot be imported: {type(error).__name__}: {error}"
@@ -143,7 +143,7 @@ def _module(path: Path, root: Path | None, who: str) -> ModuleType:
         try:
             spec.loader.exec_module(module)
         except BaseException as error:
-            if stops_task(error, running_task()):
+            if stops_task(error):
                 raise
             raise UsageError(
                 f"{who} {path}, which cannot be imported: {type(error).__name__}: {error}"

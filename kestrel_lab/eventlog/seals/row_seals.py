@@ -73,7 +73,9 @@ def row_hash(values: Iterable[object]) -> bytes:
     """Return the hash of a row: of the values of its columns, each with its length."""
     contents = []
     for value in values:
-        content = value.encode() if isinstance(value, str) else repr(value).encode()
+        # Half of a surrogate pair is no UTF-8, and may stand in a name all the same.
+        text = value if isinstance(value, str) else repr(value)
+        content = text.encode("utf-8", "surrogatepass")
         contents.append(b"%d:%b" % (len(content), content))
     return hashlib.sha256(b"".join(contents)).digest()
 

@@ -23,7 +23,6 @@ from kestrel_lab.core.errors import (
     did_you_mean,
     error_text,
     most_severe,
-    running_task,
     stops_task,
 )
 from kestrel_lab.core.events.union import FolderChanged, Progress, SchedulerParallelBatch, ToolDelta
@@ -448,7 +447,7 @@ def _tool_handler(
         images: list[ImagePart] = []
         scope = scope_of(call, parts, spools, images) if tool.context_parameter else None
         known = Versions() if scope is None else scope.versions
-        began, task = time.perf_counter(), running_task()
+        began = time.perf_counter()
 
         name, chars, problem = "", 0, None
         try:
@@ -465,7 +464,7 @@ def _tool_handler(
         except BaseException as error:  # foreign code: classified here, recorded by the layers above
             # The calls of a macro or of a sub-agent are cancelled without this task where the run is stopped.
             stopped = ctx.stopping and isinstance(error, asyncio.CancelledError)
-            if stopped or stops_task(error, task):
+            if stopped or stops_task(error):
                 raise
             value, problem = _failure(error, ctx)
         finally:

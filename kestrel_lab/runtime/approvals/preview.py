@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Danger
-from kestrel_lab.core.errors import ConflictError, error_text, running_task, stops_task
+from kestrel_lab.core.errors import ConflictError, error_text, stops_task
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
@@ -84,7 +84,7 @@ def preview_of(call: Call, ctx: RunContext) -> str:
             call.args, ToolContext(workspace=ctx.given.workspace, notes=notes_of(ctx, call.step))
         )
     except BaseException as error:  # the boundary to a tool's own code; the person sees it
-        if stops_task(error, running_task()):
+        if stops_task(error):
             raise
         return f"no preview: {error_text(error)}"
 

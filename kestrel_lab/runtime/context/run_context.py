@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from kestrel_lab.answers.output_types import OutputType
-from kestrel_lab.core.errors import LimitError, RunError, StoreError, running_task, stops_task
+from kestrel_lab.core.errors import LimitError, RunError, StoreError, stops_task
 from kestrel_lab.core.events.union import (
     EVENT_TYPES,
     CheckpointSaved,
@@ -241,7 +241,7 @@ class RunContext:
             try:
                 listener(event)
             except BaseException as error:  # a listener must not end the run
-                if stops_task(error, running_task()):
+                if stops_task(error):
                     raise
                 self.listeners.remove(listener)
                 asyncio.get_running_loop().call_exception_handler(

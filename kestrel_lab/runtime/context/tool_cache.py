@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kestrel_lab.core.calls import Call
-from kestrel_lab.core.errors import DependencyError, error_text, running_task, stops_task
+from kestrel_lab.core.errors import DependencyError, error_text, stops_task
 from kestrel_lab.core.events.union import Event, HealthChanged
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.host.postgres import is_postgres
@@ -180,12 +180,11 @@ async def cache_key(tool: Tool, call: Call, scope: ToolContext, pin: str) -> Pla
     """
     state: str | None = ""
     if tool.fingerprint is not None:
-        task = running_task()
         try:
             found = tool.fingerprint(call.args, scope)
             state = await found if inspect.isawaitable(found) else found
         except BaseException as error:  # foreign code; the call itself is not harmed
-            if stops_task(error, task):
+            if stops_task(error):
                 raise
             warnings.warn(
                 f"answers of {tool.name} are not reused: its fingerprint failed ({error_text(error)})",

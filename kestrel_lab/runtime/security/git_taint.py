@@ -118,7 +118,7 @@ def _read_packs(gitdir: Path, sizes: Collection[int]) -> list[bytes] | None:
     if listed.returncode:
         return None
     found: list[tuple[float, int, bytes]] = []
-    for line in listed.stdout.splitlines():
+    for line in listed.stdout.rstrip(b"\n").split(b"\n") if listed.stdout else []:
         name, kind, size = line.split()
         if kind != b"tree" and int(size) <= MOST_BYTES:
             distance = min((abs(int(size) - tainted) / tainted for tainted in sizes), default=0.0)

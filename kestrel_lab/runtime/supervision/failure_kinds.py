@@ -23,7 +23,6 @@ from kestrel_lab.core.errors import (
     RunError,
     StoreError,
     UsageError,
-    running_task,
     stops_task,
 )
 from kestrel_lab.core.run_types import EARLY_STOPPING
@@ -190,7 +189,7 @@ def _attribute(holder: object, name: str) -> Any:
     try:
         return getattr(holder, name, None)
     except BaseException as failed:  # foreign code
-        if stops_task(failed, running_task()):
+        if stops_task(failed):
             raise
         return None
 

@@ -11,7 +11,7 @@ import random as _random
 import time
 from collections.abc import Callable, Iterable
 
-from kestrel_lab.core.errors import DependencyError, UsageError, did_you_mean, running_task, stops_task
+from kestrel_lab.core.errors import DependencyError, UsageError, did_you_mean, stops_task
 from kestrel_lab.core.events.union import HealthChanged
 from kestrel_lab.runtime.supervision.dependency import Dependency, Pace, Probe
 from kestrel_lab.runtime.supervision.health import Clock, DependencyHealth, HealthPolicy, HealthTable
@@ -167,7 +167,7 @@ class RuntimeSupervisor(PartsView):
             try:
                 listener(change)
             except BaseException as error:  # a listener must not break what it listens to
-                if stops_task(error, running_task()):
+                if stops_task(error):
                     raise
                 self._listeners.remove(listener)
                 logging.getLogger(__name__).exception("a listener of the supervisor failed and was removed")

@@ -70,7 +70,7 @@ def test_trials_of_harbor_without_a_trajectory_are_trials(tmp_path: Path, lab: L
     assert result.frame["success"].mean() == 0.2
     assert found.headline.endswith("1 of 5 trials passed, 2 of them broke")
     assert [str(one).partition(": ")[2] for one in found.broken] == [
-        "the job planned 7 trials and has results of 5: 2 are in no rate"
+        "the job planned 7 trials; 2 of them have no result and are in no rate"
     ]
     assert "npm failed" in {row.result["reason"] for row in result.rows}
 

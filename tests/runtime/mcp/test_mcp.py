@@ -423,16 +423,15 @@ def test_half_a_character_goes_both_ways(make: Make) -> None:
 
 
 def test_answers_are_harmless_text_and_requests_of_the_server_are_refused(make: Make) -> None:
-    """Escapes and bidirectional marks are shown, not sent; a server that wants a model or says no result gets
-    an error.
+    """Escapes and bidirectional marks are shown, not sent; a server that wants a model gets an error, and what
+    it says outside of the protocol's form is kept.
     """
     session = make(h=hostile())
     assert ask(session, "h:paint") == "ab\\u{202e}c"
     assert "not supported" in ask(session, "h:ask").lower()
     with pytest.raises(ToolError, match="there is no such page"):
         ask(session, "h:fail")
-    with pytest.raises(ToolError, match="the server's answer is malformed"):
-        ask(session, "h:drop")
+    assert ask(session, "h:drop")
 
 
 def test_secrets_go_only_where_they_are_named(make: Make) -> None:

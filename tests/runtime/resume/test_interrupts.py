@@ -103,14 +103,12 @@ def test_after_ctrl_c_a_run_goes_on_by_its_id(
     A call that was in the middle of an effect is asked about and not made again by itself.
     """
     session, run = interrupted(worker, tmp_path, moment)
-    waits = moment == "approval"
-    assert (run.status, run.report.interrupted) == (
-        (RunStatus.WAITING_APPROVAL, False) if waits else (RunStatus.EXECUTING, True)
-    )
+    status = RunStatus.WAITING_APPROVAL if moment == "approval" else RunStatus.EXECUTING
+    assert (run.status, run.report.interrupted) == (status, True)
     assert session.store.run(run.id).owner == ""
-    assert list(session.history.runs()["status"]) == ["WAITING_APPROVAL" if waits else "INTERRUPTED"]
-    assert waits or "INTERRUPTED · scripted (scripted)" in repr(run.report)
-    assert waits or f"kestrel run --resume {run.id}" in repr(run.report)
+    assert list(session.history.runs()["status"]) == ["INTERRUPTED"]
+    assert "INTERRUPTED · scripted (scripted)" in repr(run.report)
+    assert f"kestrel run --resume {run.id}" in repr(run.report)
     assert [event.type for event in run.events()[-2:]] == [CheckpointSaved.type, RunInterrupted.type]
     monkeypatch.chdir(tmp_path / "work")
     begun = [event for event in fold(run.records()).begun.values()]
@@ -134,7 +132,7 @@ def test_after_ctrl_c_a_run_goes_on_by_its_id(
     again = asyncio.run(session.resume(run.id, model=model, approver=person))
     assert (again.id, again.status, again.report.interrupted) == (run.id, RunStatus.COMPLETE, False)
     assert [asked.why for asked in person.asked] == (
-        ["unknown_outcome"] if begun else ["danger"] if waits else []
+        ["unknown_outcome"] if begun else ["danger"] if moment == "approval" else []
     )
     assert (tmp_path / "work" / EFFECTS).exists() == bool(begun)
     assert not begun or (tmp_path / "work" / EFFECTS).read_text() == "launched\n"

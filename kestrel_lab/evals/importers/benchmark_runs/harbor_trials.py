@@ -19,6 +19,7 @@ from kestrel_lab.evals.importers.imported_run import (
     unreadable_record,
 )
 from kestrel_lab.evals.importers.json_fields import UNREADABLE, Broken, JsonFields, parse_json
+from kestrel_lab.views.formatting import format_count
 
 TRIAL: Final = "result.json"
 """What Harbor writes of a trial, in the folder above that of its agent, and of a job, above its trials."""
@@ -64,8 +65,8 @@ def read_job(value: dict[str, Any], source: str, path: Path) -> Records:
     if planned is not None and planned > ended:
         yield Broken(
             shown_path(path),
-            f"the job planned {planned:,} trials and has results of {ended:,}: "
-            f"{planned - ended:,} are in no rate",
+            f"the job planned {format_count(planned, 'trial')}; {planned - ended:,} of them have no result "
+            "and are in no rate",
         )
 
 

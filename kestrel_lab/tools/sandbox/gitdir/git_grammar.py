@@ -200,7 +200,7 @@ def refusal(name: str, before: bytes | None, after: bytes | None, folder: GitFol
 
 def _rules(content: bytes) -> list[bytes]:
     """Return the lines that say something."""
-    return [line for line in content.splitlines() if line.strip() and not line.startswith(b"#")]
+    return [line for line in content.split(b"\n") if line.strip() and not line.startswith(b"#")]
 
 
 def _worktree_refusal(name: str, before: bytes | None, after: bytes | None) -> str:
