@@ -262,7 +262,8 @@ class _Work:
             )
         )
         if self._adapter.capabilities.cost:  # else it was said before the program began
-            warn_unpriced(self._ctx, self._adapter, unpriced)
+            if unpriced == 0 < self._ctx.state.usage.unpriced:
+                warn_unpriced(self._ctx, self._adapter)
         # Nobody is asked: they run already.
         if not self._adapter.capabilities.approvals:
             for one in calls:

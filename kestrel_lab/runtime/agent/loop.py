@@ -184,7 +184,9 @@ async def _think(
     unpriced = ctx.state.usage.unpriced
     layers = map(GuardedLayer, ctx.given.usual["middleware"])
     result = await compose_layers(ask, RecordModel(ctx.emit, cycle, idle), *layers)(call)
-    warn_unpriced(ctx, model, unpriced)
+    # Of other models only their answers tell whether their calls have a price.
+    if unpriced == 0 < ctx.state.usage.unpriced:
+        warn_unpriced(ctx, model)
     if result.answer is not None and result.answer.finish == "length":
         ctx.emit(Progress(text="the model's answer was cut off at its output limit"))
 

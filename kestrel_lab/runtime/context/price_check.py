@@ -10,18 +10,11 @@ from kestrel_lab.runtime.context.run_context import RunContext
 def check_price(ctx: RunContext, model: Model) -> None:
     """Say before a call of `model` that the limit of money cannot be kept, if its price is not known."""
     if getattr(model, "priced", None) is False:
-        _warn_once(ctx, model)
+        warn_unpriced(ctx, model)
 
 
-def warn_unpriced(ctx: RunContext, model: Model, before: int) -> None:
-    """Say so after the first unpriced call, when there were none `before`: of other models only their answers
-    tell whether their calls have a price.
-    """
-    if before == 0 < ctx.state.usage.unpriced:
-        _warn_once(ctx, model)
-
-
-def _warn_once(ctx: RunContext, model: Model) -> None:
+def warn_unpriced(ctx: RunContext, model: Model) -> None:
+    """Say so once a run, if there is such a limit."""
     limit = ctx.given.limits.cost_usd
     if ctx.unpriced_told or ctx.state.usage.unpriced > 1 or limit is None:
         return
