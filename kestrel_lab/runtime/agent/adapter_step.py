@@ -261,9 +261,9 @@ class _Work:
                 session=turn.session,
             )
         )
-        if self._adapter.capabilities.cost:  # else it was said before the program began
-            if unpriced == 0 < self._ctx.state.usage.unpriced:
-                warn_unpriced(self._ctx, self._adapter)
+        # A program without a cost was told of before it began.
+        if self._adapter.capabilities.cost and unpriced == 0 < self._ctx.state.usage.unpriced:
+            warn_unpriced(self._ctx, self._adapter)
         # Nobody is asked: they run already.
         if not self._adapter.capabilities.approvals:
             for one in calls:
