@@ -45,7 +45,19 @@ _GIT_LEFT: Final = frozenset(
 )
 """Parts of a git folder that are skipped: shared, able to start programs, or about worktrees."""
 _OURS: Final = frozenset(
-    {"results", "snapshots", "forks", "cache", "trials", "commits", "eval-runs", "logs", "mcp", "index"}
+    {
+        "results",
+        "snapshots",
+        "forks",
+        "cache",
+        "trials",
+        "commits",
+        "eval-runs",
+        "logs",
+        "mcp",
+        "index",
+        "kestrel-marks",
+    }
 )
 """Folders of a home, skipped if the workspace is the home."""
 _TEMPORARY: Final = (".kestrel-", ".tmp")
